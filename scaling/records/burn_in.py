@@ -11,6 +11,7 @@ from math import floor, log
 from typing import Annotated, Any
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from scaling.records.point import Amount, Count, Index, Record, Seconds, Size
 from scaling.text import seconds_of
@@ -97,6 +98,9 @@ class PointSummary(Record, frozen=True, kw_only=True, tag="summary"):
     failures: dict[str, Count] = {}
 
 
+_SUMS = ("measured", "samples", "seconds", "readings", "throttled", "repeated")
+
+
 def joined(*found: PointSummary) -> PointSummary:
     """Join the summaries of one cell in several stretches of rounds."""
     worst = max(found, key=lambda one: one.worst_s)
@@ -104,27 +108,18 @@ def joined(*found: PointSummary) -> PointSummary:
     failures: Counter[str] = Counter()
     for one in found:
         failures.update(one.failures)
-    return PointSummary(
-        cell=found[0].cell,
+    return replace(
+        worst,
         first_round=begin,
         rounds=end - begin,
         begin_s=min(one.begin_s for one in found),
         end_s=max(one.end_s for one in found),
-        measured=sum(one.measured for one in found),
-        samples=sum(one.samples for one in found),
-        seconds=sum(one.seconds for one in found),
         times=counts(time for one in found for time in one.times),
         of_windows=any(one.of_windows for one in found),
-        worst_s=worst.worst_s,
-        worst_rank=worst.worst_rank,
-        worst_host=worst.worst_host,
-        worst_round=worst.worst_round,
-        readings=sum(one.readings for one in found),
-        throttled=sum(one.throttled for one in found),
         reasons=tuple(sorted({reason for one in found for reason in one.reasons})),
-        repeated=sum(one.repeated for one in found),
         link_errors=added(error for one in found for error in one.link_errors),
         failures=dict(failures),
+        **{name: sum(getattr(one, name) for one in found) for name in _SUMS},
     )
 
 

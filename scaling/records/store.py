@@ -128,11 +128,6 @@ class Whole(NamedTuple):
     certificate: Certificate | None = None
 
 
-def predictions(run: Path) -> tuple[Prediction, ...]:
-    """Read the predictions of a run; raises as `load`."""
-    return read(run).predictions
-
-
 def read(run: Path) -> Whole:
     """Read all of a run; raises as `load`."""
     path = folder_of(run) / FILE
@@ -160,50 +155,36 @@ def _whole(path: Path, lines: Iterator[bytes]) -> Whole:
     if first is None:
         raise UsageError(f"{path}: not a run: it has no header line")
     header = _read_header(path, first)
-    kept = _Kept(header)
-    for number, line in enumerate(lines, 2):
+    records: list[PointRecord] = []
+    predictions: list[Prediction] = []
+    certificate: Certificate | None = None
+    stretches, rounds = Stretches(), 1
+    for number, text in enumerate(lines, 2):
         try:
-            kept.add(_read_line(line, header.schema))
+            line = _read_line(text, header.schema)
+            before, rounds = rounds, max(rounds, _rounds(line))
+            match line:
+                case PointRecord():
+                    records.append(with_gpus(line, header))
+                case PointSummary():
+                    stretches.add(line)
+                case Prediction():
+                    predictions.append(line)
+                case Certificate():
+                    certificate = line
         except _DAMAGE as error:
             raise UsageError(f"{path}:{number}: not a point record: {_reason(error)}") from None
-    return kept.all()
+        if spacing(rounds) > spacing(before):
+            records = thinned(header, records, rounds)
+    kept = joined(thinned(header, records, rounds))
+    return Whole(header, kept, tuple(predictions), stretches.all(), certificate)
 
 
-class _Kept:
-    """The lines of a run that its reader keeps."""
-
-    def __init__(self, header: Header) -> None:
-        self._header = header
-        self._records: list[PointRecord] = []
-        self._predictions: list[Prediction] = []
-        self._certificate: Certificate | None = None
-        self._stretches = Stretches()
-        self._rounds = 1
-
-    def add(self, line: Line) -> None:
-        match line:
-            case PointRecord():
-                self._reached(line.point.round + 1)
-                self._records.append(with_gpus(line, self._header))
-            case PointSummary():
-                self._reached(line.first_round + line.rounds)
-                self._stretches.add(line)
-            case Prediction():
-                self._predictions.append(line)
-            case Certificate():
-                self._certificate = line
-
-    def all(self) -> Whole:
-        records, predictions = joined(self._thinned()), tuple(self._predictions)
-        return Whole(self._header, records, predictions, self._stretches.all(), self._certificate)
-
-    def _reached(self, rounds: int) -> None:
-        before, self._rounds = self._rounds, max(self._rounds, rounds)
-        if spacing(self._rounds) > spacing(before):
-            self._records = self._thinned()
-
-    def _thinned(self) -> list[PointRecord]:
-        return thinned(self._header, self._records, self._rounds)
+def _rounds(line: Line) -> int:
+    """Return how many rounds a run with this line has at least."""
+    if isinstance(line, PointRecord):
+        return line.point.round + 1
+    return line.first_round + line.rounds if isinstance(line, PointSummary) else 1
 
 
 def thinned(header: Header, records: Iterable[PointRecord], rounds: int) -> list[PointRecord]:
@@ -272,18 +253,12 @@ def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
 
 def _read_header(path: Path, line: bytes) -> Header:
     try:
-        plain: Any = msgspec.json.decode(line)
-        schema = plain["schema"]
+        schema = msgspec.json.decode(line)["schema"]
+        if isinstance(schema, int) and 1 <= schema <= SCHEMA:
+            return _HEADER.decode(line)
     except _DAMAGE as error:
         raise UsageError(f"{path}:1: not a run's header: {_reason(error)}") from None
-    if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
-        raise UsageError(
-            f"{path}:1: schema {schema}, this version reads up to {SCHEMA}: pip install -U scaling-bench"
-        )
-    try:
-        return _HEADER.decode(line)
-    except _DAMAGE as error:
-        raise UsageError(f"{path}:1: not a run's header: {_reason(error)}") from None
+    raise UsageError(f"{path}:1: schema {schema}, this version reads up to {SCHEMA}: pip install -U scaling-bench")
 
 
 def _read_line(line: bytes, schema: int) -> Line:

@@ -35,7 +35,10 @@ def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
     and if each rank is alone: the library is not the launcher's, or the launcher starts no MPI."""
     import mpi4py
 
-    _need_home()
+    if "HOME" not in os.environ:  # Open MPI 5 ends such a process (cron, systemd, docker exec)
+        with suppress(RuntimeError):  # containers' users may be missing in the password file
+            os.environ["HOME"] = str(Path.home())
+        os.environ.setdefault("HOME", "/")
     mpi4py.rc.thread_level = "funneled"
     try:
         from mpi4py import MPI
@@ -48,14 +51,6 @@ def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
     if launch is not None and launch.size != 1 and cluster.size == 1:
         raise LaunchError(_alone(launch, cluster.library))
     return cluster
-
-
-def _need_home() -> None:
-    """Open MPI 5 ends a process without HOME (cron, systemd, docker exec)."""
-    if "HOME" not in os.environ:
-        with suppress(RuntimeError):  # containers' users may be missing in the password file
-            os.environ["HOME"] = str(Path.home())
-        os.environ.setdefault("HOME", "/")
 
 
 def _alone(launch: Launch, library: str) -> str:
@@ -73,20 +68,15 @@ def launcher_output() -> TextIO | None:
     if this rank is not its child."""
     with suppress(OSError):
         if launcher := _launcher():
-            output = _stdout_of(launcher.pid)
+            path = Path(f"/proc/{launcher.pid}/fd/1")
+            # Share the position in a file, where the kernel permits it: a process that did not open its file for
+            # appending writes over what another one has appended.
+            shared = _shared(launcher.pid, 1) if path.is_file() else -1
+            output = os.fdopen(shared, "w") if shared >= 0 else path.open("a")
             output.write("\n")  # mpirun may have ended amid a line
             output.flush()
             return output
     return None
-
-
-def _stdout_of(pid: int) -> TextIO:
-    """Open the stdout of this process. For a file share its position, where the kernel permits it: a process that
-    did not open its file for appending writes over what another one has appended."""
-    path = Path(f"/proc/{pid}/fd/1")
-    if path.is_file() and (shared := _shared(pid, 1)) >= 0:
-        return os.fdopen(shared, "w")
-    return path.open("a")
 
 
 def _shared(pid: int, fd: int) -> int:

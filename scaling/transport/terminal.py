@@ -39,7 +39,8 @@ def find(environ: Mapping[str, str] = os.environ, pid: int | None = None, proc: 
             if found is None or _labels(found, proc):
                 return None
             shower = found
-        if _is_in_front(shower, proc):
+        _, _, group, _, _, foreground = _stat(shower, proc)[:6]
+        if group == foreground:  # of its controlling terminal
             return _opened(proc / str(shower) / "fd/1")
     return None
 
@@ -72,12 +73,6 @@ def _opened(stdout: Path) -> int | None:
 def _ancestors(pid: int, proc: Path) -> Iterator[int]:
     while (pid := int(_stat(pid, proc)[1])) > 1:
         yield pid
-
-
-def _is_in_front(pid: int, proc: Path) -> bool:
-    """Whether the process is in the foreground of its controlling terminal."""
-    _, _, group, _, _, foreground = _stat(pid, proc)[:6]
-    return group == foreground
 
 
 def _stat(pid: int, proc: Path) -> list[str]:

@@ -171,14 +171,24 @@ def _accept_no_more(listener: socket.socket) -> None:
 
 
 def _enrolled(router: Any, start: Start, early: Early) -> dict[int, bytes]:
-    """Wait for the first message of each other rank; return the identities by rank."""
+    """Wait for the first message of each other rank, and name the missing ranks once; return the identities by
+    rank. Raises LaunchError after JOIN_S."""
     peers: dict[int, bytes] = {}
     hosts: dict[int, str] = {}
-    waiting = _Waiting(start)
+    begun_s, is_told = time.monotonic(), False
     while len(peers) < start.ranks - 1:
         if number := early():
             _end_early(router, start, peers, number)
-        waiting.look(peers)
+        passed_s = time.monotonic() - begun_s
+        if passed_s > JOIN_S:
+            raise LaunchError(
+                f"ranks {_missing(start, peers)} of {start.ranks} did not come to {start.coordinator} within "
+                f"{JOIN_S:g} s; start each with the same --ranks, --coordinator and secret"
+            )
+        if passed_s >= QUIET_S and not is_told:
+            where = f"waiting at {start.coordinator} for ranks {_missing(start, peers)}"
+            sys.stderr.write(f"scaling: {where}, up to {JOIN_S:g} s\n")
+            is_told = True
         if not router.poll(POLL_MS):
             continue
         identity, kind, *body = router.recv_multipart()
@@ -210,27 +220,6 @@ def _end_early(router: Any, start: Start, peers: dict[int, bytes], number: int) 
 
 def _missing(start: Start, peers: Container[int]) -> str:
     return ranges([rank for rank in range(1, start.ranks) if rank not in peers])
-
-
-class _Waiting:
-    """Rank 0's wait for the others: it names the missing ranks once, and fails after JOIN_S."""
-
-    def __init__(self, start: Start) -> None:
-        self._start, self._begun_s, self._is_told = start, time.monotonic(), False
-
-    def look(self, peers: Container[int]) -> None:
-        """Raise LaunchError after JOIN_S."""
-        passed_s, start = time.monotonic() - self._begun_s, self._start
-        if passed_s < QUIET_S or (self._is_told and passed_s < JOIN_S):
-            return
-        missing = _missing(start, peers)
-        if passed_s > JOIN_S:
-            raise LaunchError(
-                f"ranks {missing} of {start.ranks} did not come to {start.coordinator} within {JOIN_S:g} s; "
-                "start each with the same --ranks, --coordinator and secret"
-            )
-        sys.stderr.write(f"scaling: waiting at {start.coordinator} for ranks {missing}, up to {JOIN_S:g} s\n")
-        self._is_told = True
 
 
 def _unlike(said: bytes, start: Start, hosts: dict[int, str]) -> str:
@@ -266,19 +255,22 @@ def _refuse(router: Any, identities: Sequence[bytes], why: str) -> None:
 def _follow(zmq: Any, context: Any, start: Start, secret: Secret, early: Early) -> ZmqCluster:
     """Connect to rank 0, at each address of its name in turn. A secret of an earlier launch may lie in the file,
     and a pod's name may come late: both are read again for each try."""
-    wait = _Search(start, early)
-    number = 0
+    wait, number, host = _Search(start, early), 0, socket.gethostname()
+    hello = Hello(rank=start.rank, ranks=start.ranks, version=__version__, host=host, command=start.command)
     while wait.goes_on():
         addresses, key = _addresses(start.host), secret.read()
         if not addresses or key is None:
-            wait.tell(secret.missing if addresses else _unresolved(start))
+            own = f"{host} cannot resolve {start.host}; give its address: --coordinator ADDRESS:PORT"
+            wait.tell(secret.missing if addresses else own)
             time.sleep(POLL_MS / 1e3)
             continue
-        dealer = _dealer(zmq, context, key)
+        dealer = _opened(zmq, context, zmq.DEALER)
+        dealer.curve_serverkey = keys(key)[0]
+        dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
         watch = dealer.get_monitor_socket(zmq.EVENT_ALL)
         address = addresses[number % len(addresses)]
         dealer.connect(f"tcp://{f'[{address}]' if ':' in address else address}:{start.port}")
-        dealer.send_multipart([HELLO, msgspec.msgpack.encode(_hello(start))])
+        dealer.send_multipart([HELLO, msgspec.msgpack.encode(hello)])
         answer, why = _answered(zmq, dealer, watch, wait)
         if answer == WELCOME:
             return ZmqCluster(zmq, context, dealer, start, {}, watch)
@@ -327,23 +319,6 @@ class _Search:
             )
             return Interrupted(self.signal)
         return LaunchError(f"{rank} found no rank 0 at {place} within {JOIN_S:g} s: {self._why}")
-
-
-def _unresolved(start: Start) -> str:
-    return f"{socket.gethostname()} cannot resolve {start.host}; give its address: --coordinator ADDRESS:PORT"
-
-
-def _hello(start: Start) -> Hello:
-    return Hello(
-        rank=start.rank, ranks=start.ranks, version=__version__, host=socket.gethostname(), command=start.command
-    )
-
-
-def _dealer(zmq: Any, context: Any, key: bytes) -> Any:
-    dealer = _opened(zmq, context, zmq.DEALER)
-    dealer.curve_serverkey = keys(key)[0]
-    dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
-    return dealer
 
 
 def _answered(zmq: Any, dealer: Any, watch: Any, wait: _Search) -> tuple[bytes, str]:
@@ -448,22 +423,18 @@ class ZmqCluster:
             self._queues[BOX[kind]].append((rank, body))
         elif kind == BYE:
             self._left.add(rank)
-        elif kind == ABORT:
-            self._aborted(rank, int(body))
-
-    def _aborted(self, rank: int, code: int) -> None:
-        """Rank 0 ends as by a launcher's SIGTERM, with its answer so far; others end at once."""
-        self._left.add(rank)
-        if self.rank == 0:
+        elif kind == ABORT:  # rank 0 ends as by a launcher's SIGTERM, with its answer so far; others at once
+            self._left.add(rank)
+            if self.rank:
+                os._exit(int(body))
             os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            os._exit(code)
 
     def _look(self) -> None:
         """Raise SilentRanks on rank 0 if a rank has gone; end this rank if rank 0 has."""
         if self._watch is not None:
-            if any(event == self._zmq.EVENT_DISCONNECTED for event in _events(self._zmq, self._watch)):
-                self._end_without_rank_0()
+            if self._zmq.EVENT_DISCONNECTED in list(_events(self._zmq, self._watch)) and not self._left:
+                complain(f"rank {self.rank}: rank 0 at {self._coordinator} has ended", "scaling")
+                os._exit(1)
             return
         now_s = time.monotonic()
         if now_s - self._ping_s < PING_S:
@@ -474,11 +445,6 @@ class ZmqCluster:
         if gone:
             named = ", ".join(f"rank {rank}" for rank in gone)
             raise SilentRanks(f"{named} ended, or its node or network is lost", gone, "lost")
-
-    def _end_without_rank_0(self) -> None:
-        if not self._left:
-            complain(f"rank {self.rank}: rank 0 at {self._coordinator} has ended", "scaling")
-            os._exit(1)
 
     def close(self) -> None:
         others = set(self._peers) if self.rank == 0 else {0}

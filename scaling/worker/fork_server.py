@@ -50,7 +50,8 @@ def main(modules: list[str]) -> int:
     _import(modules)
     gc.collect()
     gc.freeze()  # the first collection of a worker then copies no imports
-    if _has_cuda():
+    # CUDA opens a device that NVML leaves alone.
+    if any(os.path.realpath(fd) == CUDA_DEVICE for fd in Path("/proc/self/fd").iterdir()):
         agent.send(FORK_TOUCHED)
         return 1
     agent.send(FORK_READY)
@@ -74,11 +75,6 @@ def _import(modules: list[str]) -> None:
     for module in modules[first + 1 :]:
         with suppress(Exception):
             import_module(module)
-
-
-def _has_cuda() -> bool:
-    """Whether this process has initialised CUDA, which opens a device that NVML leaves alone."""
-    return any(os.path.realpath(fd) == CUDA_DEVICE for fd in Path("/proc/self/fd").iterdir())
 
 
 def _become_worker(agent: socket.socket, data: bytes, fds: list[int]) -> NoReturn:

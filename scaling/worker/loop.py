@@ -60,15 +60,13 @@ def trace_path(log: str) -> Path:
 
 def inspected(worker: Worker, inspect: Inspect, path: Path | None) -> Inspected:
     unsynced = tuple(_unsynced(worker, inspect.windows, inspect.steps))
-    beside = _beside(worker, inspect.beside_windows, inspect.steps)
+    found = Inspected(unsynced=unsynced, beside=_beside(worker, inspect.beside_windows, inspect.steps))
     if not inspect.traced_steps or path is None:
-        return Inspected(unsynced=unsynced, beside=beside)
+        return found
     tracing = Tracing(worker.trainer, path)
-    traced = tracing.run(worker, inspect.traced_steps)
-    return Inspected(
-        unsynced=unsynced,
-        beside=beside,
-        traced=traced,
+    return replace(
+        found,
+        traced=tracing.run(worker, inspect.traced_steps),
         traces=tuple(f"{FOLDER}/{file.name}" for file in tracing.files),
         gpu=tracing.gpu,
         notes=tuple(tracing.notes),
@@ -343,7 +341,9 @@ class Worker:
 
     def _judged(self, window: Window, phase: str) -> Window:
         """Add what is known after a device synchronisation. Raises NanLoss."""
-        loss = _finite(of_trainer(self.trainer, "loss"), window.index, phase)
+        loss: float | None = of_trainer(self.trainer, "loss")
+        if loss is not None and not math.isfinite(loss):
+            raise NanLoss(f"the loss is {loss} after {phase} window {window.index + 1}")
         return replace(window, loss=loss, staleness=of_trainer(self._stale, "staleness") if self._stale else None)
 
     def _epoch(self, train: Train) -> Window:
@@ -378,12 +378,12 @@ class Worker:
 
     def _counted(self, before: tuple[int, float | None, float]) -> dict[str, Any]:
         """Return the fields of a window that count what was fed since its counts at the start."""
-        samples, waited_s, paused_s = before
+        (samples, waited_s, paused_s), now_s = before, self._waited_s()
         reported, self._reported = self._reported, self._samples()
         return {
             "samples": self._reported - samples,
             "uncounted_samples": samples - reported,
-            "waited_s": _since(waited_s, self._waited_s()),
+            "waited_s": None if waited_s is None or now_s is None else now_s - waited_s,
             "paused_s": self._paused_s - paused_s,
         }
 
@@ -425,13 +425,3 @@ def digest_taken(trainer: Trainer) -> str | None:
         return digest_of(trainer.weights())
     told: str | None = of_trainer(trainer, "digest")
     return told
-
-
-def _since(before_s: float | None, now_s: float | None) -> float | None:
-    return None if before_s is None or now_s is None else now_s - before_s
-
-
-def _finite(loss: float | None, index: int, phase: str) -> float | None:
-    if loss is not None and not math.isfinite(loss):
-        raise NanLoss(f"the loss is {loss} after {phase} window {index + 1}")
-    return loss

@@ -5,7 +5,6 @@ The file also holds the causes of exceptions, the page cache of a point's data, 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import faulthandler
@@ -24,18 +23,16 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NoReturn, cast
+from typing import Literal, NoReturn, cast
 
 import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
-from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.frameworks import answers, feeding
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
 from scaling.frameworks.feeding import FeedError
 from scaling.hosts import proc
-from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import COMMANDS_FD, GIVEN_TASK, Command, Task
@@ -54,63 +51,32 @@ from scaling.workloads import data, feeds, models, walk
 WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     # Pinned memory: the limit `ulimit -l` is too low.
     ("memlock", (("ibv_", "cannot allocate memory"), ("mr_reg", "cannot allocate memory"), ("memlock",))),
-    (
-        "shm",
-        (
-            ("/dev/shm", "no space left"),
-            ("/dev/shm", "error while creating"),
-            ("posix_fallocate", "no space left"),
-            ("bus error", "shared memory"),
-            ("allocate shared memory",),
-            ("shared memory segment nccl",),
-        ),
-    ),
-    (
-        "driver",
-        (
-            ("driver", "is too old"),
-            ("driver version is insufficient",),
-            ("no nvidia driver",),
-            ("no cuda-capable device",),
-            ("cuda_error_no_device",),
-            ("cuda driver combination",),
-            ("driver mismatch",),
-            ("system not yet initialized",),
-            ("libcuda.so", "cannot open shared object file"),
-        ),
-    ),
+    ("shm", (
+        ("/dev/shm", "no space left"), ("/dev/shm", "error while creating"), ("posix_fallocate", "no space left"),
+        ("bus error", "shared memory"), ("allocate shared memory",), ("shared memory segment nccl",),
+    )),
+    ("driver", (
+        ("driver", "is too old"), ("driver version is insufficient",), ("no nvidia driver",),
+        ("no cuda-capable device",), ("cuda_error_no_device",), ("cuda driver combination",), ("driver mismatch",),
+        ("system not yet initialized",), ("libcuda.so", "cannot open shared object file"),
+    )),
     ("busy", (("busy or unavailable",), ("devices_unavailable",), ("devicesunavailable",))),
-    (
-        "no-kernel",
-        (("no kernel image",), ("nokernelimage",), ("status_arch_mismatch",), ("invalid device function",)),
-    ),
-    (
-        "oom",
-        (
-            ("out of memory",),
-            ("out_of_memory",),
-            ("bad_alloc",),
-            ("not enough memory",),
-            ("allocate memory",),
-            ("oom when allocating",),
-            ("unable to allocate",),
-            ("failed to allocate",),
-            ("_alloc_failed",),
-            ("host_allocation_failed",),
-            # Libraries that do not say that their own memory is what is missing.
-            ("cudnn_status_not_initialized",),
-            ("cublas_status_not_initialized",),
-            ("unable to find an engine",),
-            ("unable to find a valid cudnn algorithm",),
-            ("failed to cuda calloc",),
-            ("failed to bind", "multicast"),
-        ),
-    ),
+    ("no-kernel", (
+        ("no kernel image",), ("nokernelimage",), ("status_arch_mismatch",), ("invalid device function",),
+    )),
+    ("oom", (
+        ("out of memory",), ("out_of_memory",), ("bad_alloc",), ("not enough memory",), ("allocate memory",),
+        ("oom when allocating",), ("unable to allocate",), ("failed to allocate",), ("_alloc_failed",),
+        ("host_allocation_failed",),
+        # Libraries that do not say that their own memory is what is missing.
+        ("cudnn_status_not_initialized",), ("cublas_status_not_initialized",), ("unable to find an engine",),
+        ("unable to find a valid cudnn algorithm",), ("failed to cuda calloc",), ("failed to bind", "multicast"),
+    )),
     ("port-taken", (("address already in use",), ("eaddrinuse",))),
     ("nccl", (("nccl", "error"), ("nccl", "failed"), ("nccl", "timeout"))),
     # torch raises it anywhere in the worker when a loader process dies.
     ("feed", (("dataloader worker", "exited unexpectedly"), ("dataloader worker", "killed by signal"))),
-)
+)  # fmt: skip
 PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote", "unavailable", "aborted", "shut down")
 # Lines that do not say what happened: headings, and frames of Python, TensorFlow (`[[`) and MXNet (`[bt]`).
 FRAME = 'File "'
@@ -167,14 +133,11 @@ def message_of(error: BaseException, limit: int = 500) -> str:
 def _telling(lines: Sequence[str]) -> str:
     """The first line that is no heading, no frame, and no source line indented below one; else the first."""
     for before, line in zip(["", *lines], lines, strict=False):
-        is_source = before.lstrip().startswith(FRAME) and _indent(line) > _indent(before)
+        below, above = (len(one) - len(one.lstrip()) for one in (line, before))
+        is_source = before.lstrip().startswith(FRAME) and below > above
         if not is_source and not HEADING.match(line):
             return line.strip()
     return lines[0].strip()
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 # ---------------------------------------------------------------- page cache
@@ -216,7 +179,11 @@ def _pages(path: str) -> tuple[int, int]:
         return sum(state & 1 for state in states), pages
 
 
-def prepared(task: Task) -> tuple[Literal["", "page cache", "disk"], float | None]:
+# The source of data in files, and which part is still cached.
+Files = tuple[Literal["", "page cache", "disk"], float | None]
+
+
+def prepared(task: Task) -> Files:
     """Drop this rank's share of its host's files from the page cache, if the point asks for that. Returns the
     source of data in files, "" for other data, and which part of the share is still cached: other ranks may
     have read a batch or two already. Raises UsageError or OSError."""
@@ -257,10 +224,7 @@ class Channel:
 
     def read_task(self) -> Task:
         """Read the first line. Call `listen` later, once the CPUs are taken: its thread inherits them."""
-        while b"\n" not in self._buffer:
-            self._buffer += self._read()
-        line, self._buffer = self._buffer.split(b"\n", 1)
-        return msgspec.json.decode(line, type=Task)
+        return msgspec.json.decode(self._line(), type=Task)
 
     def listen(self) -> None:
         """Start a thread that reads commands and watches for the agent's end."""
@@ -282,22 +246,22 @@ class Channel:
         while data:
             data = data[os.write(self._out, data) :]
 
-    def _read(self) -> bytes:
-        data = os.read(self._in, 65536)
-        if not data:
-            with suppress(psutil.Error):
-                for one in psutil.Process().children(recursive=True):  # those that left the group
-                    one.kill()
-            os.killpg(0, signal.SIGKILL)
-        return data
+    def _line(self) -> bytes:
+        while b"\n" not in self._buffer:
+            data = os.read(self._in, 65536)
+            if not data:
+                with suppress(psutil.Error):
+                    for one in psutil.Process().children(recursive=True):  # those that left the group
+                        one.kill()
+                os.killpg(0, signal.SIGKILL)
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
 
     def _listen(self) -> None:
         decoder = msgspec.json.Decoder(Command)
         while True:
-            while b"\n" not in self._buffer:
-                self._buffer += self._read()
-            line, self._buffer = self._buffer.split(b"\n", 1)
-            self._commands.put(decoder.decode(line))
+            self._commands.put(decoder.decode(self._line()))
 
 
 # ---------------------------------------------------------------- task
@@ -318,8 +282,11 @@ def main(events_fd: int) -> int:
     channel = Channel(_commands(events_fd), events_fd)
     given = os.environ.pop(GIVEN_TASK, "")
     task = msgspec.json.decode(given, type=Task) if given else channel.read_task()
-    _pin(task)
-    _go_first()
+    with suppress(OSError):  # a cgroup may forbid CPUs: the agent reports the affinity that results
+        if task.cpus:
+            os.sched_setaffinity(0, task.cpus)
+    with suppress(OSError):  # if memory runs out, the kernel should end this process, not its agent or others
+        Path("/proc/self/oom_score_adj").write_text("1000")
     channel.listen()
     channel.send(Hello(pid=os.getpid(), affinity=tuple(sorted(os.sched_getaffinity(0)))))
     act = partial(_act, task, channel)
@@ -347,7 +314,8 @@ def _act(task: Task, channel: Channel) -> int:
         if task.role == "worker":
             return _leave(_work(task, channel))
         server = cast(ServerModule, import_module(frameworks.load(task.point.strategy).server_module))
-        server.serve(task, lambda values: channel.send(_announcement(task, values)))
+        typed = partial(answers.typed, task.point.strategy, "announce()", wanted=dict[str, str])
+        server.serve(task, lambda values: channel.send(Announce(values=typed(value=values))))
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         channel.send(event_of(error))
@@ -371,19 +339,6 @@ def draw_nothing() -> None:
     sys.modules.setdefault("matplotlib", cast(ModuleType, None))
 
 
-def _pin(task: Task) -> None:
-    # A cgroup may forbid CPUs: the agent reports the affinity that results.
-    if task.cpus:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, task.cpus)
-
-
-def _go_first() -> None:
-    """If memory runs out, the kernel should end this process, not its agent or other programs."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
-
 def _work(task: Task, channel: Channel) -> Trainer:
     """Obey until the result is out; the trainer is not closed."""
     begun_s = time.monotonic()
@@ -392,24 +347,12 @@ def _work(task: Task, channel: Channel) -> Trainer:
     if not strategy.lead:  # a script has the main thread, which alone may set signals
         tell_faults()
     imported_s = time.monotonic()
-    read_from, cached_fraction = prepared(task)
+    files = prepared(task)
     trainer = _connect(module, task)
-    ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
-    crossing = _crossing(strategy, task, trainer)
+    ready = _ready(trainer, task, files, imported_s - begun_s, time.monotonic() - imported_s)
     is_first = task.point.round == 0 and task.point.kind in ("exchange", "train")
     first_digest = digest_taken(trainer) if is_first else None
-    channel.send(
-        replace(
-            ready,
-            crossing_bytes_per_step=crossing,
-            operations_per_sample=operations_per_sample(task.point),
-            training_samples=training_samples(task),
-            fed_by=feeding.said(),
-            read_from=read_from,
-            cached_fraction=cached_fraction,
-            data_samples=data_samples(task),
-        )
-    )
+    channel.send(ready)
     worker = Worker(
         trainer,
         channel.send,
@@ -442,10 +385,6 @@ def _connect(module: TrainerModule, task: Task) -> Trainer:
     return alone(task)
 
 
-def _announcement(task: Task, values: Any) -> Announce:
-    return Announce(values=answers.typed(task.point.strategy, "announce()", values, dict[str, str]))
-
-
 def _leave(trainer: Trainer) -> int:
     """The result is out: exceptions go to the log, and the agent ends a worker that hangs here."""
     try:
@@ -456,16 +395,24 @@ def _leave(trainer: Trainer) -> int:
     return 0
 
 
-def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
-    versions = answers.of_trainer(trainer, "versions")
+def _ready(trainer: Trainer, task: Task, files: Files, import_s: float, build_s: float) -> Ready:
+    told = partial(answers.of_trainer, trainer)
+    exchanges, strategy = task.point.kind in EXCHANGING, frameworks.load(task.point.strategy)
     return Ready(
         import_s=import_s,
         build_s=build_s,
-        parameters=answers.of_trainer(trainer, "parameters"),
-        gradient_bytes=answers.of_trainer(trainer, "gradient_bytes"),
-        device_name=answers.of_trainer(trainer, "device_name"),
-        versions={name: str(version) for name, version in versions.items()},
-        notes=answers.of_trainer(trainer, "notes"),
+        parameters=told("parameters"),
+        gradient_bytes=told("gradient_bytes"),
+        device_name=told("device_name"),
+        versions={name: str(version) for name, version in told("versions").items()},
+        notes=told("notes"),
+        crossing_bytes_per_step=strategy.bytes_per_step(task, trainer.gradient_bytes) if exchanges else None,
+        operations_per_sample=operations_per_sample(task.point),
+        training_samples=training_samples(task),
+        fed_by=feeding.said(),
+        read_from=files[0],
+        cached_fraction=files[1],
+        data_samples=data_samples(task),
     )
 
 
@@ -476,10 +423,6 @@ def operations_per_sample(point: Point) -> int:
     model = models.of(point.workload)
     counted = walk.forward_operations if point.workload.pass_ == "forward" else walk.training_operations
     return counted(model.layers, model.input.shape)
-
-
-def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None:
-    return strategy.bytes_per_step(task, trainer.gradient_bytes) if task.point.kind in EXCHANGING else None
 
 
 def run_and_exit(events_fd: int) -> NoReturn:

@@ -35,9 +35,10 @@ from msgspec.structs import replace
 from scaling.analysis.measured.cpu import CpuStep, Use, new_seconds
 from scaling.analysis.measured.rounds import Round, bounded
 from scaling.analysis.statistics.intervals import Estimate, interval
-from scaling.analysis.table.rows import Breakdown
 
-CAUSES = tuple(name for name in Breakdown.__struct_fields__ if name != "unexplained")
+CAUSES = (
+    "contention", "straggling", "exposed", "small_batch", "exchange_cpu", "servers", "waiting", "data_wait",
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- servers
@@ -103,7 +104,7 @@ _CPU = ("off", "behind_servers", "servers_ran", "behind_threads", "threads_ran",
 _RAW = (*_EXACT, *_DATA, *_CPU, "beyond", "comm")
 
 
-def split(measured: Sequence[Round], efficiency: float) -> tuple[Breakdown, dict[str, Estimate]]:
+def split(measured: Sequence[Round], efficiency: float) -> tuple[dict[str, float | None], dict[str, Estimate]]:
     """Return the lost efficiency by cause, and each cause that has a round with its 95 % interval. The rest of
     1 - efficiency, perhaps negative, is `unexplained`."""
     series = _series(measured)
@@ -117,7 +118,7 @@ def split(measured: Sequence[Round], efficiency: float) -> tuple[Breakdown, dict
         low, high = shifted.low, shifted.high
         ends = {"low": None if low is None else low - moved, "high": None if high is None else high + moved}
         found["unexplained"] = replace(shifted, **ends)
-    return Breakdown(unexplained=rest, **{cause: means.get(cause) for cause in CAUSES}), found
+    return {"unexplained": rest, **{cause: means.get(cause) for cause in CAUSES}}, found
 
 
 # ---------------------------------------------------------------- single rounds

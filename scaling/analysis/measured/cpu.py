@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from scaling.analysis.statistics.intervals import known_mean
 from scaling.records.events import Finished
 from scaling.records.point import SERVER, Record
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
@@ -38,14 +39,14 @@ def server_use(records: Iterable[PointRecord]) -> tuple[ServerUse, ...]:
             if helper.name.startswith(SERVER) and number.isdecimal():
                 found[int(number), helper.name, helper.host].append(helper)
     return tuple(
-        ServerUse(name=name, host=host, cpu_percent=_mean(helper.telemetry.cpu_percent for helper in helpers))
+        ServerUse(name=name, host=host, cpu_percent=known_mean(helper.telemetry.cpu_percent for helper in helpers))
         for (_, name, host), helpers in sorted(found.items(), key=lambda item: item[0])
     )
 
 
 def of_servers(servers: Iterable[ServerUse]) -> float | None:
     """Return the mean use of a core over servers with a known use."""
-    return _mean(server.cpu_percent for server in servers)
+    return known_mean(server.cpu_percent for server in servers)
 
 
 def of_machine(records: Iterable[PointRecord]) -> float | None:
@@ -54,12 +55,7 @@ def of_machine(records: Iterable[PointRecord]) -> float | None:
         [used for rank in record.ranks if (used := rank.telemetry.machine_cpu_percent) is not None]
         for record in records
     )
-    return _mean(max(known, default=None) for known in by_round)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    return known_mean(max(known, default=None) for known in by_round)
 
 
 # ---------------------------------------------------------------- cpu time

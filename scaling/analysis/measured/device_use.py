@@ -9,6 +9,7 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from scaling.analysis.measured.step_time import StepTime, step_time
+from scaling.analysis.statistics.intervals import known_mean
 from scaling.records.events import Finished
 from scaling.records.point import Record
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
@@ -93,7 +94,6 @@ def clocks(records: Sequence[PointRecord]) -> Clocks | None:
     if not samples:
         return None
     busy = [sample for sample in samples if sample.utilisation_percent != 0]
-    known = [clock_mhz for sample in samples if (clock_mhz := at_work_mhz(sample)) is not None]
     parts = [
         clock_mhz / one.max_sm_clock_mhz
         for one in read
@@ -101,8 +101,8 @@ def clocks(records: Sequence[PointRecord]) -> Clocks | None:
         if one.max_sm_clock_mhz and (clock_mhz := at_work_mhz(sample)) is not None
     ]
     return Clocks(
-        sm_mhz=_mean(known),
-        of_max=_mean(parts),
+        sm_mhz=known_mean(map(at_work_mhz, samples)),
+        of_max=known_mean(parts),
         power_limited=fmean(POWER_CAP in sample.throttle for sample in busy or samples),
         throttled=tuple(throttled(samples)),
     )
@@ -127,14 +127,12 @@ def of_baseline(own: Clocks | None, baseline: Clocks | None) -> float | None:
 
 def describe(found: Clocks) -> str:
     """Describe clocks: `SM clock 1410 MHz, 71 % of the highest, at the power limit in 97 % of readings`."""
-    said = []
-    if found.sm_mhz is not None:
-        said.append(f"SM clock {found.sm_mhz:.0f} MHz")
-    if found.of_max is not None:
-        said.append(f"{percent(found.of_max)} of the highest")
-    if found.power_limited:
-        said.append(f"at the power limit in {percent(found.power_limited)} of readings")
-    return ", ".join(said)
+    said = (
+        f"SM clock {found.sm_mhz:.0f} MHz" if found.sm_mhz is not None else "",
+        f"{percent(found.of_max)} of the highest" if found.of_max is not None else "",
+        f"at the power limit in {percent(found.power_limited)} of readings" if found.power_limited else "",
+    )
+    return ", ".join(filter(None, said))
 
 
 def difference(found: Clocks) -> str:
@@ -193,13 +191,13 @@ def of(records: Sequence[PointRecord]) -> DeviceUse | None:
     seen = [sample.memory_used_bytes for sample in samples if sample.memory_used_bytes]
     highest = [clock_mhz for sample in samples if (clock_mhz := at_work_mhz(sample))]
     return DeviceUse(
-        sm_clock_mhz=_mean(clocks),
+        sm_clock_mhz=known_mean(clocks),
         slowest_sm_clock_mhz=min(clocks, default=None),
         max_sm_clock_mhz=max(highest, default=None),
-        power_w=_mean(_means(by_device.values(), lambda sample: sample.power_w)),
-        utilisation_percent=_mean(_means(by_device.values(), lambda sample: sample.utilisation_percent)),
+        power_w=known_mean(_means(by_device.values(), lambda sample: sample.power_w)),
+        utilisation_percent=known_mean(_means(by_device.values(), lambda sample: sample.utilisation_percent)),
         peak_memory_bytes=max(own, default=0) or max(seen, default=None),
-        samples_per_j=_mean([found for record in well if (found := _samples_per_j(record)) is not None]),
+        samples_per_j=known_mean(map(_samples_per_j, well)),
         energy_is_integral=any(told.energy_is_integral for record in well for _, told in _children(record)),
     )
 
@@ -210,12 +208,7 @@ def _children(record: PointRecord) -> Iterator[tuple[str, Telemetry]]:
 
 
 def _means(devices: Iterable[Sequence[Sample]], of_sample: Callable[[Sample], float | None]) -> list[float]:
-    told = ([value for sample in found if (value := of_sample(sample)) is not None] for found in devices)
-    return [fmean(values) for values in told if values]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+    return [mean for found in devices if (mean := known_mean(map(of_sample, found))) is not None]
 
 
 def _samples_per_j(record: PointRecord) -> float | None:

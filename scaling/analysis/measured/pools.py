@@ -16,7 +16,9 @@ from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls, Key
 from scaling.analysis.measured.step_time import Blocks, step_time
 from scaling.analysis.statistics.intervals import (
+    Drift,
     Estimate,
+    Lasting,
     differences,
     quantile,
     satterthwaite,
@@ -25,7 +27,6 @@ from scaling.analysis.statistics.intervals import (
     trimmed_variance,
     variance,
 )
-from scaling.analysis.table.rows import Drift, Lasting
 from scaling.quiet import notes as quiet
 from scaling.records.events import Window
 from scaling.records.point import Kind, Point
@@ -50,7 +51,8 @@ def drifts(by_kind: Mapping[Kind, Iterable[Sequence[Blocks]]]) -> tuple[Drift, .
         slopes = [[(one, len(of)) for of in points if (one := slope(of)) is not None] for points in units]
         if len(known := list(filter(None, slopes))) >= LEAST_UNITS:
             found.append(_drift(kind, known))
-    return tuple(one for one in found if one.t_is_beyond(1 - ERROR / len(found)) and abs(one.whole) > LEAST)
+    level = 1 - ERROR / max(1, len(found))
+    return tuple(one for one in found if abs(one.t) > quantile(one.units - 1, level) and abs(one.whole) > LEAST)
 
 
 def slope(windows: Blocks) -> float | None:

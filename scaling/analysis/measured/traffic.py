@@ -296,21 +296,20 @@ def of(record: PointRecord) -> Receipt | None:
     hosts = set(record.hosts) | {one.host for one in record.helpers if one.name.startswith(SERVER)}
     if not isinstance(record.outcome, Finished) or len(hosts) < 2 or record.pattern in ("", "inside"):
         return None
-    counted = {one.host: _own(one.telemetry) for one in _first_children(record)}
+    counted, places = {one.host: _own(one.telemetry) for one in _first_children(record)}, _places(record)
     by_nccl = any(BY_NCCL in rank.environ for rank in record.ranks)
     wanted = {
         name: _wanted(place, counted.get(name, ())) if by_nccl else (place.interface,)
-        for name, place in _places(record).items()
+        for name, place in places.items()
     }
-    sent: Counter[str] = Counter()
-    wrong: Counter[str] = Counter()
+    sent, wrong = Counter[str](), Counter[str]()
     for name, carried in counted.items():
         sent.update({one.name: one.sent_bytes for one in carried})
         wrong.update({one.name: one.sent_bytes for one in carried if one.name not in wanted[name]})
     least, most = _expected(record)
     unread = [
         f"{card} of {name}"
-        for name, place in _places(record).items()
+        for name, place in places.items()
         for card in place.hca.split(",")
         if card not in ("", ANY) and not _wanted(replace(place, hca=card), counted.get(name, ()))
     ]
@@ -358,10 +357,10 @@ def _judged(
 
 def _sees_all(record: PointRecord, counted: Mapping[str, Sequence[Traffic]]) -> bool:
     """Whether no byte can bypass the counters: no RDMA, counters that move, an own address of each host."""
-    places = _places(record)
-    has_cards = any(place.hca or place.plugin for place in places.values())
+    places = _places(record).values()
+    has_cards = any(place.hca or place.plugin for place in places)
     has_ports = any("/" in one.name for carried in counted.values() for one in carried)
-    own = len({place.address for place in places.values()}) == len(places)
+    own = len({place.address for place in places}) == len(places)
     moves = all(any(one.sent_bytes for one in child.telemetry.traffic) for child in _first_children(record))
     return own and moves and not has_cards and not has_ports
 

@@ -96,18 +96,14 @@ class Table:
         self._places = [(layout, pair) for layout in layouts for pair in layout.tested]
         self._at = {place: index for index, place in enumerate(self._places)}
 
-    @cached_property
-    def _variances(self) -> Floats:
-        import numpy as np
-
-        return np.array([layout.tested[pair].variance or 0.0 for layout, pair in self._places])
-
     def _tested(self, more: float = 1.0) -> Tested:
         """Return the tests of all pairs, as if they had `more` times their rounds."""
         import numpy as np
 
-        rounds = np.array([round(more * layout.tested[pair].rounds) for layout, pair in self._places], float)
-        return tested(self._variances, rounds, [layout.kind(pair) for layout, pair in self._places])
+        found = [layout.tested[pair] for layout, pair in self._places]
+        variances, rounds = ([one.variance or 0.0 for one in found], [round(more * one.rounds) for one in found])
+        kinds = [layout.kind(pair) for layout, pair in self._places]
+        return tested(np.array(variances), np.array(rounds, float), kinds)
 
     @cached_property
     def _now(self) -> Tested:

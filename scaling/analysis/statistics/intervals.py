@@ -5,7 +5,7 @@ Windows of one point are not independent, so no interval is formed from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import exp, fsum, log, sqrt
 from statistics import fmean
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.records.point import Record
+from scaling.records.point import Kind, Record
 
 # ---------------------------------------------------------------- one row alone
 
@@ -88,6 +88,12 @@ def variance(values: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
+def known_mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
 def student(mean: float, variance_of_mean: float, n: int, df: int, confidence: float = 0.95) -> Estimate:
     """Return Student's interval over `n` rounds: mean +- t(df) sqrt(variance of the mean)."""
     half = quantile(df, confidence) * sqrt(variance_of_mean)
@@ -147,6 +153,48 @@ def steady(seconds: Sequence[float], tolerance: float = 0.05) -> bool:
         return False
     before, last = fmean(seconds[-4:-2]), fmean(seconds[-2:])
     return abs(last - before) <= tolerance * before
+
+
+# ---------------------------------------------------------------- changes over time
+
+
+class Drift(Record, frozen=True, kw_only=True):
+    """Drift of points of one kind: mean change per window (fraction of a step), and `t` over units."""
+
+    kind: Kind
+    per_window: float
+    windows: int
+    points: int
+    units: int
+    t: float
+
+    @property
+    def whole(self) -> float:
+        """Change from the first to the last measured window."""
+        return self.per_window * (self.windows - 1)
+
+    def __str__(self) -> str:
+        change = "faster" if self.per_window < 0 else "slower"
+        size = f"{100 * abs(self.per_window):.2f} % {change} from window to window"
+        return f"{self.kind} became {size}, {100 * abs(self.whole):.1f} % in all ({self.points} points)"
+
+
+# Least change worth a stamp, as a fraction; chance of a false stamp per work.
+LASTING_LEAST, LASTING_ERROR = 0.01, 0.01
+
+
+class Lasting(Record, frozen=True, kw_only=True):
+    """Relative change of an efficiency after `after_s` more seconds; p-value of its trend, of `among` tests."""
+
+    change: Estimate
+    after_s: float
+    p: float
+    among: int = 1
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the change is significant (Bonferroni over `among`) and large enough."""
+        return self.p < LASTING_ERROR / self.among and abs(self.change.mean) > LASTING_LEAST
 
 
 # ---------------------------------------------------------------- contrasts of paired rounds

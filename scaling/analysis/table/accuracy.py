@@ -20,6 +20,7 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from scaling.analysis.measured.cell import oversubscribed
+from scaling.analysis.statistics.intervals import known_mean
 from scaling.analysis.table.comparisons import contender
 from scaling.analysis.table.rows import Training
 from scaling.quiet import notes
@@ -80,7 +81,6 @@ def _training(records: Sequence[PointRecord]) -> Training:
         "OVERSUBSCRIBED": oversubscribed(records),
         "ASYNC": not first.synchronous,
     }
-    rates = [rate for record in well if (rate := _samples_per_s(record)) is not None]
     return Training(
         contender=contender(point),
         workload=point.workload,
@@ -101,20 +101,15 @@ def _training(records: Sequence[PointRecord]) -> Training:
             for number in range(max(map(len, curves), default=0))
         ),
         top1_by_seed=curves,
-        train_s=_mean(sum(each) for each in seconds),
-        evaluate_s=_mean(map(_evaluation_s, well)),
-        target_s=_mean(reached),
+        train_s=known_mean(sum(each) for each in seconds),
+        evaluate_s=known_mean(map(_evaluation_s, well)),
+        target_s=known_mean(reached),
         reached=len(reached),
-        samples_per_s=_mean(rates),
+        samples_per_s=known_mean(map(_samples_per_s, well)),
         confusion=_confusion(well),
         failed=next((record.outcome for record in records if isinstance(record.outcome, Failed)), None),
         warnings=tuple(dict.fromkeys(one.text for record in records for one in notes.warned(record))),
     )  # fmt: skip
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return fmean(found) if found else None
 
 
 def _epochs_s(record: PointRecord) -> list[float]:

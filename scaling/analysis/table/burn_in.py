@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import ceil, exp, log
+from operator import itemgetter
 from statistics import fmean
-from typing import NamedTuple
 
 from scaling.analysis.measured.step_time import step_time
 from scaling.analysis.measured.traffic import CONGESTION
@@ -29,41 +29,26 @@ from scaling.text import HOUR_S
 CPU_QUOTA = "CPU quota"
 
 
-class Step(NamedTuple):
-    """Seconds of a step and the rank that took so long."""
+def _steps_of(record: PointRecord, *, single: bool) -> Iterator[tuple[float, RankRecord]]:
+    """Yield the seconds of each step, or of each window's mean step, and the rank that took so long.
 
-    seconds: float
-    rank: RankRecord
-
-
-class Steps(NamedTuple):
-    """The steps of a point; means of windows if single steps are not timed."""
-
-    steps: tuple[Step, ...]
-    of_windows: bool
-
-
-def steps_of(record: PointRecord) -> Steps:
-    """Return the steps of a point. All ranks of a synchronous exchange wait for the slowest, so a step is its."""
+    All ranks of a synchronous exchange wait for the slowest, so a step is its."""
     ranks = [rank for rank in record.ranks if rank.windows]
     waits = record.synchronous and record.point.kind in EXCHANGING
-    single = all(len(window.step_s) == window.steps for rank in ranks for window in rank.windows)
-    dilate, found = record.point.hardware.dilate, []
     for group in [ranks] if waits else [[rank] for rank in ranks]:
         for windows in zip(*(rank.windows for rank in group), strict=False):
             times = [window.step_s if single else (window.seconds / window.steps,) for window in windows]
             for same in zip(*times, strict=False):
                 place = max(range(len(group)), key=same.__getitem__)
-                found.append(Step(same[place] / dilate, group[place]))
-    return Steps(tuple(found), of_windows=not single)
+                yield same[place] / record.point.hardware.dilate, group[place]
 
 
 def summarized(record: PointRecord, begin_s: float, end_s: float) -> PointSummary:
     """Summarise a point that ran from `begin_s` to `end_s` of the run."""
     time = step_time(record)
-    found = steps_of(record) if time else Steps((), of_windows=False)
-    known = [step for step in found.steps if step.seconds > 0]
-    worst = max(known, key=lambda step: step.seconds, default=None)
+    single = all(len(window.step_s) == window.steps for rank in record.ranks for window in rank.windows)
+    known = [step for step in _steps_of(record, single=single) if step[0] > 0] if time else []
+    worst_s, worst = max(known, key=itemgetter(0), default=(0.0, None))
     point = record.point
     steps = max((sum(window.steps for window in rank.windows) for rank in record.ranks), default=0)
     batch = point.workload.batch_size if point.is_alone else point.global_batch_size
@@ -76,11 +61,11 @@ def summarized(record: PointRecord, begin_s: float, end_s: float) -> PointSummar
         measured=1 if time else 0,
         samples=batch * steps if time else 0,
         seconds=time.step_s * steps if time else 0.0,
-        times=counts((bin_of(step.seconds), 1) for step in known),
-        of_windows=found.of_windows,
-        worst_s=worst.seconds if worst else 0.0,
-        worst_rank=worst.rank.rank if worst else 0,
-        worst_host=worst.rank.host if worst else "",
+        times=counts((bin_of(seconds), 1) for seconds, _ in known),
+        of_windows=bool(time) and not single,
+        worst_s=worst_s,
+        worst_rank=worst.rank if worst else 0,
+        worst_host=worst.host if worst else "",
         worst_round=point.round,
         readings=readings,
         throttled=throttled,
@@ -203,16 +188,18 @@ def percentile(times: Sequence[tuple[int, int]], share: float) -> float:
 
 def _steps(one: PointSummary) -> StepTimes:
     times = [pair for pair in one.times if pair[1]]
-    found = {name: min(percentile(times, share), one.worst_s) for name, share in _SHARES if times}
+    p50_s, p95_s, p99_s = (
+        min(percentile(times, share), one.worst_s) if times else None for share in (0.5, 0.95, 0.99)
+    )
     return StepTimes(
         first_round=one.first_round,
         begin_s=one.begin_s,
         end_s=one.end_s,
         rounds=one.measured,
         samples_per_s=one.samples / one.seconds if one.seconds else None,
-        p50_s=found.get("p50_s"),
-        p95_s=found.get("p95_s"),
-        p99_s=found.get("p99_s"),
+        p50_s=p50_s,
+        p95_s=p95_s,
+        p99_s=p99_s,
         worst_s=one.worst_s or None,
         throttled=one.throttled / one.readings if one.readings else None,
         repeated=one.repeated,
@@ -220,8 +207,6 @@ def _steps(one: PointSummary) -> StepTimes:
         failures=sum(one.failures.values()),
     )
 
-
-_SHARES = (("p50_s", 0.5), ("p95_s", 0.95), ("p99_s", 0.99))
 
 # ---------------------------------------------------------------- drift
 #

@@ -55,10 +55,6 @@ def noise(efficiency: Estimate | None, rate: Estimate | None) -> float:
     return max((one.half_width / widest for one, widest in found if one.half_width is not None), default=0.0)
 
 
-def _joins_one(efficiency: Estimate | None) -> bool:
-    return efficiency is not None and efficiency.n == 1
-
-
 # A row names its marks in this order.
 MARKS: tuple[Mark, ...] = (
     Mark(name="FAILED", of_row=lambda found: found.cell.failure is not None, about="these have no result",
@@ -82,7 +78,8 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="NOISY", of_row=lambda found: noise(found.efficiency, found.rate) > 1,
          meaning="half the 95 % interval is larger than the loss of efficiency that the row claims (a loss "
                  "counts as at least 5 and at most 10 percentage points), or than 10 % of the rate."),
-    Mark(name="ONE-ROUND", of_row=lambda found: len(found.cell.times) == 1 or _joins_one(found.efficiency),
+    Mark(name="ONE-ROUND",
+         of_row=lambda found: 1 in (len(found.cell.times), found.efficiency.n if found.efficiency else 0),
          meaning="a single round joins the figure and its control runs: no interval, and no comparison."),
     Mark(name="SUPERLINEAR", of_row=lambda found: superlinear(found.efficiency)),
     Mark(name="UNSETTLED", of_cell=lambda cell: any(not record.settled for record in cell.records)),
@@ -202,25 +199,8 @@ def _is_told(column: Column, rows: Sequence[Row]) -> bool:
     return known(column, found)
 
 
-def _on_nodes(_: Column, rows: Sequence[Row]) -> bool:
-    return any(row.nodes > 1 for row in rows)
-
-
-def _is_strong(_: Column, rows: Sequence[Row]) -> bool:
-    return rows[0].workload.is_strong
-
-
-def _has_peak(_: Column, rows: Sequence[Row]) -> bool:
-    """No peak is published for CPUs."""
-    return known(TFLOPS, rows) and rows[0].hardware.device != "cpu"
-
-
 def _several(_: Column, rows: Sequence[Row]) -> bool:
     return len({row.framework for row in rows}) > 1
-
-
-def _single(column: Column, rows: Sequence[Row]) -> bool:
-    return not _several(column, rows)
 
 
 # ---------------------------------------------------------------- values
@@ -235,10 +215,6 @@ NOT_RANKED = "not ranked"
 def _field(row: Row, name: str) -> Any:
     owner = next(one for one in (row, row.workload, row.hardware) if name in one.__struct_fields__)
     return getattr(owner, name)
-
-
-def _images_per_s(row: Row) -> Estimate | None:
-    return row.samples_per_s if row.workload.unit == "images" else None
 
 
 def _over_expected(row: Row, at: int) -> float | None:
@@ -261,12 +237,13 @@ WORLD_SIZE = Column(
 )  # fmt: skip
 NODES = Column(
     key="nodes", title="nodes", digits=0, value=lambda row: row.nodes, basis="plan",
-    tables={"curve": _on_nodes, "page": _on_nodes}, place=3, csv="nodes",
+    tables=dict.fromkeys(("curve", "page"), lambda _, rows: any(row.nodes > 1 for row in rows)), place=3,
+    csv="nodes",
 )  # fmt: skip
 BATCH_SIZE = Column(
     key="batch_size", title="batch per device", short=("batch/", "device"), digits=0,
-    value=lambda row: row.workload.batch_size, basis="plan", tables={"curve": _is_strong, "page": always},
-    place=4, csv="batch_size",
+    value=lambda row: row.workload.batch_size, basis="plan", place=4, csv="batch_size",
+    tables={"curve": lambda _, rows: rows[0].workload.is_strong, "page": always},
 )  # fmt: skip
 RATE = Column(
     key="samples_per_s", title="{unit}/s", unit="{unit}/s", digits=four_digits,
@@ -279,9 +256,11 @@ TFLOPS = Column(
     shows_interval=False, value=lambda row: row.tflops, tables={"curve": known}, place=6,
     csv="tflops_per_device",
 )  # fmt: skip
+# No peak is published for CPUs.
 MFU = Column(
     key="mfu", title="MFU", unit=PERCENT, digits=1, shows_interval=False, value=lambda row: row.mfu,
-    tables={"curve": _has_peak}, place=7, csv="mfu",
+    tables={"curve": lambda _, rows: known(TFLOPS, rows) and rows[0].hardware.device != "cpu"}, place=7,
+    csv="mfu",
 )  # fmt: skip
 SPEEDUP = Column(
     key="speedup", title="speedup", shows_interval=False, value=lambda row: row.speedup,
@@ -291,7 +270,7 @@ SPEEDUP = Column(
 AGAINST_BEST = Column(
     key="against_best", title="against the fastest", unit=PERCENT, digits=1, is_text=True, unit_in_cells=True,
     value=lambda row: row.standing, shown=lambda row: NOT_RANKED if is_wrong(row) else row.standing,
-    tables={"comparison": _single}, place=9, csv="against_best_fraction", ends=ENDS,
+    tables={"comparison": lambda *of: not _several(*of)}, place=9, csv="against_best_fraction", ends=ENDS,
 )  # fmt: skip
 WITHIN_FRAMEWORK = replace(AGAINST_BEST, title="within its framework", csv="", tables={"comparison": _several})
 AGAINST_FASTEST_FRAMEWORK = replace(
@@ -363,24 +342,8 @@ def _fields(*names: str) -> tuple[Column, ...]:
     return tuple(_csv(name, lambda row, name=name: _field(row, name)) for name in names)  # type: ignore[misc]
 
 
-def _of_emulation(name: str) -> Column:
-    return _csv(name, lambda row: _field(row, name) if row.hardware.profile else None)
-
-
 def _of_devices(name: str) -> Column:
     return _csv(name, lambda row: getattr(row.device_use, name, None))
-
-
-def _of_machine(name: str) -> Column:
-    return _csv(
-        f"machine_{name}",
-        lambda row: getattr(row.machine_energy, name, None),
-        csv_if=lambda row: row.machine_energy is not None,
-    )
-
-
-def _counts_energy(row: Row) -> bool:
-    return bool(row.device_use and row.device_use.j_per_sample)
 
 
 # The order is that of CSV: append new columns, never move one. Tables are ordered by `place`.
@@ -393,7 +356,7 @@ COLUMNS: tuple[Column, ...] = (
     *_fields("batch_rule"), BATCH_SIZE, *_fields("global_batch_size"), WORLD_SIZE, NODES,
     *_fields("rounds", "rounds_tried"),
     # Older name of samples_per_s, kept for one release.
-    _csv("images_per_s", _images_per_s, ends=ENDS),
+    _csv("images_per_s", lambda row: row.samples_per_s if row.workload.unit == "images" else None, ends=ENDS),
     SPEEDUP, EFFICIENCY,
     _csv("strategy_efficiency_fraction", lambda row: row.strategy_efficiency, ends=ENDS),
     _csv("intra_node_fraction", lambda row: row.intra_node),
@@ -414,7 +377,10 @@ COLUMNS: tuple[Column, ...] = (
     _csv("network_verdict", lambda row: row.receipt.verdict if row.receipt else None),
     _csv("network_share_fraction", lambda row: row.receipt.share if row.receipt else None),
     _csv("network_bytes_over_expected", lambda row: _over_expected(row, 1)),
-    *map(_of_emulation, ("profile", "shrink", "dilate", "machine_cpu_percent")),
+    *(
+        _csv(name, lambda row, name=name: _field(row, name) if row.hardware.profile else None)  # type: ignore[misc]
+        for name in ("profile", "shrink", "dilate", "machine_cpu_percent")
+    ),
     _csv("busiest_path", lambda row: str(row.paths[0]) if row.paths else None),
     _csv("busiest_path_busy_fraction", lambda row: row.paths[0].busy_share if row.paths else None),
     _csv("busiest_path_bits_per_s", lambda row: row.paths[0].bits_per_s if row.paths else None),
@@ -436,8 +402,17 @@ COLUMNS: tuple[Column, ...] = (
         "image_size", "sequence_length", "optimizer",
     ),
     # Only in files with a row whose energy was measured.
-    *(replace(_of_devices(name), csv_if=_counts_energy) for name in ("j_per_sample", "energy_is_integral")),
-    *map(_of_machine, MachineUse.__struct_fields__),
+    *(
+        replace(_of_devices(name), csv_if=lambda row: bool(row.device_use and row.device_use.j_per_sample))
+        for name in ("j_per_sample", "energy_is_integral")
+    ),
+    *(
+        _csv(
+            f"machine_{name}", lambda row, name=name: getattr(row.machine_energy, name, None),  # type: ignore[misc]
+            csv_if=lambda row: row.machine_energy is not None,
+        )
+        for name in MachineUse.__struct_fields__
+    ),
 )  # fmt: skip
 
 

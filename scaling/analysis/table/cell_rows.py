@@ -34,6 +34,7 @@ from scaling.analysis.measured.traffic import with_algorithms
 from scaling.analysis.statistics.contrasts import Table
 from scaling.analysis.statistics.intervals import (
     Estimate,
+    Lasting,
     contrast,
     geometric,
     interval,
@@ -54,7 +55,7 @@ from scaling.analysis.table.comparisons import (
     numbered,
     series,
 )
-from scaling.analysis.table.rows import Baseline, DataWait, Found, Lasting, Row
+from scaling.analysis.table.rows import Baseline, Breakdown, DataWait, Found, Row
 from scaling.records.point import Precision, Record
 from scaling.records.run import PointRecord
 
@@ -173,15 +174,15 @@ def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool
     clocks = _clocks(cell, controls)
     later = _lasting(cell, controls, pool) if claimed else None
     flags = marks_of(Found(cell, efficiency, own.samples_per_s, pool.drifts if claimed else (), clocks, later))
-    lost = split(claimed, efficiency.mean) if efficiency else (None, {})
+    lost, intervals = split(claimed, efficiency.mean) if efficiency else ({}, {})
     split_ = device_use.split(cell.gpu_times, controls.gpu_times(cell.point)) if own.traced else None
     row = replace(
         own,
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, single) if claims(cell) else None,
-        breakdown=lost[0],
-        breakdown_intervals=lost[1],
+        breakdown=msgspec.convert(lost, Breakdown) if lost else None,
+        breakdown_intervals=intervals,
         exchange_cpu_parts=exchange_cpu_parts(
             cell, claimed, rounds(single, controls) if claimed and single else ()
         ),

@@ -85,11 +85,8 @@ class Contest(NamedTuple):
         return self.rivals[0].synchronous
 
 
-class Ranking(NamedTuple):
-    """Places in a contest: the fastest by samples/s (geometric mean), and the others."""
-
-    first: int
-    others: tuple[int, ...]
+# Places in a contest: the fastest by samples/s (geometric mean), and the others.
+Ranking = tuple[int, tuple[int, ...]]
 
 
 def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -124,14 +121,14 @@ def rankings(contest: Contest, plain_of: PlainOf) -> Iterator[tuple[str, Ranking
     for place, cell in enumerate(contest.rivals):
         places[framework(cell, plain_of)].append(place)
     found = {name: _ranking(contest, of) for name, of in places.items()}
-    yield from ((name, one) for name, one in found.items() if one.others)
+    yield from ((name, one) for name, one in found.items() if one[1])
     if len(found) > 1:
-        yield "", _ranking(contest, [one.first for one in found.values()])
+        yield "", _ranking(contest, [first for first, _ in found.values()])
 
 
 def _ranking(contest: Contest, places: Sequence[int]) -> Ranking:
     first = max(places, key=lambda place: fmean(map(log, contest.rivals[place].rates)))
-    return Ranking(first, tuple(place for place in places if place != first))
+    return first, tuple(place for place in places if place != first)
 
 
 # ---------------------------------------------------------------- standings
@@ -144,12 +141,12 @@ def difference(table: Table, contest: Contest, one: int, other: int) -> Estimate
 
 def standings(table: Table, contest: Contest, ranking: Ranking) -> Mapping[str, Standing]:
     """Return the standing of each cell of a ranking."""
-    found = {place: difference(table, contest, ranking.first, place) for place in ranking.others}
-    others = {place: Standing(best=False, difference=one) for place, one in found.items()}
+    fastest, slower = ranking
+    others = {one: Standing(best=False, difference=difference(table, contest, fastest, one)) for one in slower}
     verdicts = {one.verdict for one in others.values()}
     is_best, is_tested = verdicts == {"slower"}, bool(verdicts & {"tied", "not separated", "slower"})
     first = Standing(best=is_best, leads=is_tested and not is_best and "faster" not in verdicts)
-    return {contest.rivals[place].name: one for place, one in {ranking.first: first, **others}.items()}
+    return {contest.rivals[place].name: one for place, one in {fastest: first, **others}.items()}
 
 
 # ---------------------------------------------------------------- comparisons
@@ -197,9 +194,9 @@ def beside(
 def comparisons(table: Table, found: Sequence[Contest], plain_of: PlainOf) -> Iterator[Comparison]:
     """Yield by contest the fastest exchange against the others of each framework, then frameworks."""
     ranked = ((contest, *one) for contest in found for one in rankings(contest, plain_of))
-    for contest, name, ranking in ranked:
-        point = contest.rivals[ranking.first].point
-        for other in ranking.others:
+    for contest, name, (first, others) in ranked:
+        point = contest.rivals[first].point
+        for other in others:
             yield Comparison(
                 workload=point.workload,
                 hardware=point.hardware,
@@ -208,9 +205,9 @@ def comparisons(table: Table, found: Sequence[Contest], plain_of: PlainOf) -> It
                 synchronous=contest.synchronous,
                 best=contender(point),
                 other=contender(contest.rivals[other].point),
-                advantage=difference(table, contest, other, ranking.first),
-                difference=difference(table, contest, ranking.first, other),
-                detects=table.detects(contest.layout, ranking.first, other),
+                advantage=difference(table, contest, other, first),
+                difference=difference(table, contest, first, other),
+                detects=table.detects(contest.layout, first, other),
                 framework=name,
             )
 

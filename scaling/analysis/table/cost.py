@@ -7,6 +7,7 @@ from datetime import date, datetime, timezone
 from fnmatch import fnmatch
 from itertools import pairwise
 from math import ceil, inf, log
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,6 @@ from scaling.analysis.statistics.intervals import Estimate, differences, interva
 from scaling.analysis.table.catalogue import unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError, told_by
-from scaling.records.host import HostInfo
 from scaling.records.point import Record
 from scaling.records.run import Header
 from scaling.text import HOUR_S
@@ -298,14 +298,12 @@ def _price(row: Row, header: Header, asked: Pricing) -> Price | None:
         return _DEVICE
     if row.hardware.profile:
         return next((one for one in prices.price if one.match.holds(emulated=row.hardware.profile)), None)
-    first, *others = (_of_host(host, prices) for host in header.hosts)
+    kinds = (
+        {"gpu": host.gpus[0].name if host.gpus else "", "host": host.hostname, "cpu": host.cpu_model}
+        for host in header.hosts
+    )
+    first, *others = (next((one for one in prices.price if one.match.holds(**kind)), None) for kind in kinds)
     return first if all(one is first for one in others) else None
-
-
-def _of_host(host: HostInfo, prices: Prices) -> Price | None:
-    gpu = host.gpus[0].name if host.gpus else ""
-    kind = {"gpu": gpu, "host": host.hostname, "cpu": host.cpu_model}
-    return next((one for one in prices.price if one.match.holds(**kind)), None)
 
 
 def _old(price: Price, header: Header) -> str:
@@ -326,21 +324,15 @@ def why_not(row: Row) -> str:
 
 def base(name: str, row: Row, rows: Sequence[Row], cells: Sequence[Cell]) -> Base:
     """Make `row` the base of all `rows`; `cells` are theirs, in the same order."""
-    logs = _log_rates(cells[rows.index(row)])
-    found: dict[Place, Estimate] = {}
+    logs, found = _log_rates(cells[rows.index(row)]), dict[Place, Estimate]()
+    # Batch, precision and devices may differ.
+    work = attrgetter("workload.model", "workload.data", "workload.pass_")
     for other, cell in zip(rows, cells, strict=True):
         if other is row:
             found[other.curve, other.world_size] = Estimate(mean=1.0, low=None, high=None, n=row.rounds)
-        elif _has_same_work(other, row) and (shared := differences(logs, _log_rates(cell))):
+        elif work(other) == work(row) and (shared := differences(logs, _log_rates(cell))):
             found[other.curve, other.world_size] = interval(list(shared.values())).exp()
     return Base(name, row, found)
-
-
-def _has_same_work(one: Row, other: Row) -> bool:
-    """Compare model, data and pass; batch, precision and devices may differ."""
-    return (one.workload.model, one.workload.data, one.workload.pass_) == (
-        other.workload.model, other.workload.data, other.workload.pass_
-    )  # fmt: skip
 
 
 def _log_rates(cell: Cell) -> dict[int, float]:

@@ -15,10 +15,9 @@ from scaling.analysis.measured.rounds import Round
 from scaling.analysis.measured.step_time import NO_RESULT
 from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.contrasts import tested
-from scaling.analysis.statistics.intervals import Estimate, Layout, differences, interval, variance
+from scaling.analysis.statistics.intervals import Drift, Estimate, Lasting, Layout, differences, interval, variance
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
-from scaling.analysis.table.rows import Drift, Lasting
 from scaling.quiet.notes import notes
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record

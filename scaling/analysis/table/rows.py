@@ -11,13 +11,12 @@ from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.cpu import ServerUse
 from scaling.analysis.measured.device_use import Clocks, DeviceUse, MachineUse, Traced
 from scaling.analysis.measured.traffic import Path, Receipt
-from scaling.analysis.statistics.intervals import Estimate, is_distinguishable, quantile
+from scaling.analysis.statistics.intervals import Drift, Estimate, Lasting, is_distinguishable
 from scaling.quiet.notes import SLOWER_CORES
 from scaling.records.events import Failed
 from scaling.records.network import NcclChoice
 from scaling.records.point import (
     Hardware,
-    Kind,
     Placement,
     Record,
     Regime,
@@ -26,7 +25,7 @@ from scaling.records.point import (
 )
 from scaling.records.run import Emulation
 
-# ---------------------------------------------------------------- loss, data wait, drift
+# ---------------------------------------------------------------- loss, data wait
 
 
 class Breakdown(Record, frozen=True, kw_only=True):
@@ -56,48 +55,6 @@ class DataWait(Record, frozen=True, kw_only=True):
     of_step: float
     of_alone: float
     feed_samples_per_s: float | None = None
-
-
-class Drift(Record, frozen=True, kw_only=True):
-    """Drift of points of one kind: mean change per window (fraction of a step), and `t` over units."""
-
-    kind: Kind
-    per_window: float
-    windows: int
-    points: int
-    units: int
-    t: float
-
-    @property
-    def whole(self) -> float:
-        """Change from the first to the last measured window."""
-        return self.per_window * (self.windows - 1)
-
-    def t_is_beyond(self, confidence: float) -> bool:
-        return abs(self.t) > quantile(self.units - 1, confidence)
-
-    def __str__(self) -> str:
-        change = "faster" if self.per_window < 0 else "slower"
-        size = f"{100 * abs(self.per_window):.2f} % {change} from window to window"
-        return f"{self.kind} became {size}, {100 * abs(self.whole):.1f} % in all ({self.points} points)"
-
-
-# Least change worth a stamp, as a fraction; chance of a false stamp per work.
-LASTING_LEAST, LASTING_ERROR = 0.01, 0.01
-
-
-class Lasting(Record, frozen=True, kw_only=True):
-    """Relative change of an efficiency after `after_s` more seconds; p-value of its trend, of `among` tests."""
-
-    change: Estimate
-    after_s: float
-    p: float
-    among: int = 1
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the change is significant (Bonferroni over `among`) and large enough."""
-        return self.p < LASTING_ERROR / self.among and abs(self.change.mean) > LASTING_LEAST
 
 
 # ---------------------------------------------------------------- rows
@@ -492,13 +449,6 @@ def always(_: Column, __: Sequence[Row]) -> bool:
 def known(column: Column, rows: Sequence[Row]) -> bool:
     """Put the column into tables where any row has a value."""
     return column.value is not None and any(column.value(row) is not None for row in rows)
-
-
-EVERYWHERE: Mapping[Table, Callable[[Column, Sequence[Row]], bool]] = {
-    "curve": known,
-    "comparison": known,
-    "page": known,
-}
 
 
 def four_digits(value: float) -> int:

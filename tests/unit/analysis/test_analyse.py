@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, variance
@@ -22,224 +22,189 @@ from scaling.records.events import Failed
 from scaling.records.host import Gpu
 from scaling.records.point import Hardware, Kind, Workload
 from scaling.records.run import Header, PointRecord
+from tests.support.golden_rows import check_rows
 from tests.support.inline import Launch
 from tests.support.planted import Plan, run
 from tests.support.points import changed
 from tests.support.scripted_records import (
     STRONG,
+    asynchronous,
+    by_one_worker,
     by_size,
     close,
     failed,
     half,
     header,
     host,
-    loss_of,
-    mean,
     point,
     record,
     sweep,
 )
 
-# Known answers: step times are chosen by hand, every expected number is computed in a comment.
+# ---------------------------------------------------------------- known answers
+# Step times are chosen by hand; the arithmetic stands beside each case. Golden files hold all other fields.
 
-# ---------------------------------------------------------------- rates, speedup, efficiency, interval
+
+def at(*steps_s: float, size: int = 2, number: int = 0, kind: str = "exchange", **fields: Any) -> PointRecord:
+    return record(point(kind, size, number, **fields), *steps_s)
 
 
-def weak_rounds() -> Iterator[PointRecord]:
+def solo(step_s: float = 0.1, number: int = 0, **fields: Any) -> PointRecord:
+    return at(step_s, size=1, number=number, kind="solo", **fields)
+
+
+def spread(step_s: float, size: int, number: int) -> PointRecord:
+    return record(point("exchange", size, number), step_s, hosts=("node1", "node2"))
+
+
+def weak_rounds() -> list[PointRecord]:
     """Solo 0.1 s; N=2 at efficiencies 0.80, 0.82, 0.84; N=4 at 0.625; N=1 at 0.1/0.104."""
-    for number, two in enumerate((0.80, 0.82, 0.84)):
-        yield from sweep(number, 0.1, {1: 0.104, 2: 0.1 / two, 4: 0.16})
+    found = (0.80, 0.82, 0.84)
+    return [one for n, two in enumerate(found) for one in sweep(n, 0.1, {1: 0.104, 2: 0.1 / two, 4: 0.16})]
 
 
-def test_images_per_s_is_the_longest_ranks() -> None:
-    # 2 ranks x 32 images / 0.125 s of the slower rank
-    (row,) = rows([record(point("exchange", 2), 0.1, 0.125)])
-    assert mean(row.samples_per_s) == close(512.0)
+def turns(made: PointRecord, *ranks: int) -> PointRecord:
+    return replace(made, ranks=tuple(r if r.rank in ranks else replace(r, windows=()) for r in made.ranks))
 
 
-def test_efficiency_speedup_and_their_intervals_under_the_weak_rule() -> None:
-    table = by_size(weak_rounds())
-    # N=4: 4 x 0.1 / 0.16 = 2.5 times, 62.5 %, the same in all rounds
-    logs = [log(two) for two in (0.80, 0.82, 0.84)]
-    assert table[4].efficiency == Estimate(mean=close(0.625), low=close(0.625), high=close(0.625), n=3, df=2)
-    assert mean(table[4].speedup) == close(2.5)
-    assert mean(table[4].samples_per_s) == close(4 * 32 / 0.16)
-    # N=2: the geometric mean over rounds
-    assert mean(table[2].efficiency) == close(exp(fmean(logs)))
-    # t(0.975, 2) = 4.3026527
-    width = 4.3026527 * sqrt(variance(logs) / 3)
-    assert half(table[2].efficiency) == close(exp(fmean(logs)) * (exp(width) - exp(-width)) / 2)
-    assert half(table[2].speedup) == pytest.approx(2 * half(table[2].efficiency), abs=1e-12)
-    # N=1: what the strategy costs alone
-    assert mean(table[1].efficiency) == close(0.1 / 0.104)
-    assert [row.rounds for row in table.values()] == [3, 3, 3]
+def nodes(*rounds: tuple[float | None, float | None]) -> list[PointRecord]:
+    """Two ranks a node: efficiencies of N=2 on one node, and of N=4 on two, by round."""
+    found = []
+    for number, (inside, across) in enumerate(rounds):
+        found += [solo(number=number)]
+        found += [at(0.1 / inside, number=number)] if inside else []
+        found += [spread(0.1 / across, 4, number)] if across else []
+    return found
 
 
-def test_efficiency_is_formed_inside_a_round() -> None:
-    """The machine drifts by 20 % over the rounds, the ratio does not."""
-    records = [one for n, solo in enumerate((0.10, 0.11, 0.12)) for one in sweep(n, solo, {2: solo / 0.8})]
-    assert half(by_size(records)[2].efficiency) == pytest.approx(0.0, abs=1e-12)
-    assert half(by_size(records)[2].samples_per_s) > 10
-
-
-def test_one_round_has_no_interval() -> None:
-    row = by_size(sweep(0, 0.1, {2: 0.125}))[2]
-    assert row.efficiency == Estimate(mean=close(0.8), low=None, high=None, n=1)
-
-
-def test_second_baseline_is_the_strategys_own_rank() -> None:
-    table = by_size(weak_rounds())
-    # N=4 against N=1 of the same strategy: 0.104 / 0.16
-    assert mean(table[4].strategy_efficiency) == close(0.65)
-    assert mean(table[1].strategy_efficiency) == close(1.0)
-
-
-def test_strong_rule() -> None:
-    """Global batch 64. t(1) = 0.2 s at 64; N=2 takes 0.125 s at 32 each, alone 0.11 s at 32.
-
-    ideal 0.1: efficiency 0.1/0.125 = 0.8, speedup 0.2/0.125 = 1.6; small batch (0.11-0.1)/0.125 = 0.08;
-    together 0.112, 0.114: contention (0.113-0.11)/0.125 = 0.024, straggling 0.001/0.125 = 0.008;
-    exposed (0.125-0.114)/0.125 = 0.088 (comm 0.05 allows it); the sum is 0.2, nothing is unexplained.
-    """
-    records = [
-        record(point("solo", batch_size=64, **STRONG), 0.2),
-        record(point("solo", batch_size=32, **STRONG), 0.11),
-        record(point("exchange", 1, batch_size=64, **STRONG), 0.25),
-        record(point("exchange", 2, batch_size=32, **STRONG), 0.125),
-        record(point("together", 2, batch_size=32, **STRONG), 0.112, 0.114),
-        record(point("comm", 2, batch_size=32, **STRONG), 0.05),
-    ]
-    row = by_size(records)[2]
-    assert (row.workload.batch_rule, row.workload.batch_size, row.global_batch_size) == ("strong", 32, 64)
-    assert mean(row.efficiency) == close(0.8)
-    assert mean(row.speedup) == close(1.6)
-    # against its own rank: 0.25 / (2 x 0.125)
-    assert mean(row.strategy_efficiency) == close(1.0)
-    loss = loss_of(row)
-    assert loss.small_batch == close(0.08)
-    assert loss.contention == close(0.024)
-    assert loss.straggling == close(0.008)
-    assert loss.exposed == close(0.088)
-    assert loss.unexplained == close(0.0)
-
-
-def test_strong_rule_without_the_small_solo() -> None:
-    records = [
-        record(point("solo", batch_size=64, **STRONG), 0.2),
-        record(point("exchange", 2, batch_size=32, **STRONG), 0.125),
-        record(point("together", 2, batch_size=32, **STRONG), 0.112, 0.114),
-        record(point("comm", 2, batch_size=32, **STRONG), 0.05),
-    ]
-    row = by_size(records)[2]
-    assert loss_of(row).small_batch is None and loss_of(row).contention is None
-    # 0.2 less straggling 0.008 and exposed 0.088
-    assert loss_of(row).unexplained == close(0.104)
-    assert any("no solo control" in note for note in row.footnotes)
-
-
-# ---------------------------------------------------------------- baselines and what is missing
-
-
-def test_no_baseline_means_no_efficiency() -> None:
-    (row,) = rows([record(point("exchange", 2), 0.125)])
-    assert (row.efficiency, row.speedup, row.breakdown) == (None, None, None)
-    assert mean(row.samples_per_s) == close(512.0)
-    assert row.footnotes == ("no efficiency: the baseline fake:plain at batch 32 was not measured",)
-
-
-def test_a_baseline_that_failed_in_one_round() -> None:
-    records = [*sweep(0, 0.1, {2: 0.125}), *sweep(1, 0.1, {2: 0.2})]
-    records = [failed(one.point) if one.point.key == point("solo", number=1).key else one for one in records]
-    row = by_size(records)[2]
-    assert row.efficiency == Estimate(mean=close(0.8), low=None, high=None, n=1)
-    assert row.samples_per_s is not None and row.samples_per_s.n == 2
-    note = "no efficiency in 1 of 2 rounds: the baseline fake:plain at batch 32 failed: oom"
-    assert note in row.footnotes
-
-
-def test_a_failed_baseline_of_one_round_counts_one_round() -> None:
-    """Its records are those of two points, alone and seat by seat."""
-    (found,) = analyse.analyse(
-        [failed(point("solo")), failed(point("each", 2)), record(point("exchange", 2), 0.125)]
-    ).baselines
-    assert len(found.footnotes) == 2
-    assert not any("rounds" in note for note in found.footnotes)
-
-
-def test_baselines_list_the_plain_loops() -> None:
-    records = [record(point("solo", number=n), 0.1) for n in range(3)]
-    (found,) = analyse.analyse([*records, failed(point("solo", batch_size=64))]).baselines[:1]
-    batch_size = found.workload.batch_size
-    assert (found.strategy, batch_size, mean(found.samples_per_s)) == ("fake:plain", 32, close(320.0))
-    lost = analyse.analyse([*records, failed(point("solo", batch_size=64))]).baselines[1]
-    assert lost.samples_per_s is None
-    assert lost.footnotes == ("failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",)
-
-
-def test_a_strategy_from_outside_uses_the_only_plain_loop() -> None:
-    records = [
-        record(point("solo", strategy="torch:plain"), 0.1),
-        record(point("exchange", 2, strategy="my.module:ring"), 0.125),
-    ]
-    assert mean(by_size(records)[2].efficiency) == close(0.8)
-
-
-def test_another_frameworks_plain_loop_is_no_baseline() -> None:
-    """Of a round that was broken off, or goes on."""
-    made = [
-        record(point("solo", strategy="torch:plain"), 0.1),
-        record(point("exchange", 2, strategy="mxnet:dist_sync"), 0.05),
-    ]
-    (row,) = rows(made)
-    assert row.efficiency is None
-    assert "no efficiency: the baseline mxnet:plain at batch 32 was not measured" in row.footnotes
-
-
-def test_the_last_record_of_a_key_counts() -> None:
-    again = record(point("exchange", 2), 0.125)
-    records = [record(point("solo"), 0.1), failed(point("exchange", 2)), again]
-    assert mean(by_size(records)[2].efficiency) == close(0.8)
-    assert by_size(records)[2].rounds_tried == 1
-    (row,) = rows([again, failed(point("exchange", 2))])
-    assert row.failed is not None
-
-
-# ---------------------------------------------------------------- nodes, training, order
-
-
-def test_intra_and_inter_node() -> None:
-    """Two ranks a node: N=2 on one node at 0.8, N=4 on two at 0.6, so crossing nodes leaves 0.75."""
-    records = [
-        one
-        for number in range(2)
-        for one in (
-            record(point("solo", 1, number), 0.1),
-            record(point("exchange", 1, number), 0.1),
-            record(point("exchange", 2, number), 0.125),
-            record(point("exchange", 4, number), 0.1 / 0.6, hosts=("node1", "node2")),
-        )
-    ]
-    assert by_size(records[:4])[4].intra_node is None  # one shared round shows no factor
-    table = by_size(records)
-    assert [table[n].nodes for n in (1, 2, 4)] == [1, 1, 2]
-    assert table[4].intra_node == close(0.8)
-    assert table[4].inter_node == close(0.75)
-    assert (table[1].intra_node, table[2].intra_node, table[2].inter_node) == (None, None, None)
-
-
-def test_one_node_has_no_factors() -> None:
-    assert all(row.intra_node is None and row.nodes == 1 for row in rows(sweep(0, 0.1, {1: 0.1, 2: 0.125})))
-
-
-def test_training_loss_spans_warm_up_and_windows() -> None:
-    made = record(point("exchange", 1), 0.1)  # windows: 2.0, 1.5, 1.0
+def warmed_up() -> list[PointRecord]:
+    """Windows have losses of 2.0, 1.5 and 1.0; one round has a warm-up from 2.4 on."""
+    made = at(0.1, size=1)
     first = replace(made.ranks[0].windows[0], measured=False, loss=2.4)
-    blind = replace(first, loss=None)
-    warm = replace(made, ranks=(replace(made.ranks[0], warmup=(blind, first)),))
-    (row,) = rows([made, replace(warm, point=point("exchange", 1, 1))])
-    assert row.first_loss == close((2.0 + 2.4) / 2)
-    assert row.last_loss == close(1.0)
-    assert rows([failed(point("exchange", 1))])[0].first_loss is None
+    warm = replace(made.ranks[0], warmup=(replace(first, loss=None), first))
+    return [made, replace(made, ranks=(warm,), point=point("exchange", 1, 1))]
+
+
+def of_servers(*servers: int) -> list[PointRecord]:
+    one, two = servers
+    return [*sweep(0, 0.1, {1: 0.104}, servers=one), *sweep(0, 0.1, {2: 0.16}, servers=two)]
+
+
+LOST = [failed(one.point) if one.point.key == point("solo", number=1).key else one
+        for one in (*sweep(0, 0.1, {2: 0.125}), *sweep(1, 0.1, {2: 0.2}))]  # fmt: skip
+FREE = asynchronous(at(0.1, 0.2))
+Values = dict[str, float | None]
+KNOWN: dict[str, tuple[Sequence[PointRecord], dict[int, Values]]] = {
+    # 2 ranks x 32 images / 0.125 s of the slower rank
+    "the longest rank's rate": ([at(0.1, 0.125)], {2: {"samples_per_s": 512, "efficiency": None}}),
+    # N=4: 4 x 0.1 / 0.16; against N=1 of the same strategy 0.104 / 0.16
+    "weak rule": (
+        weak_rounds(),
+        {1: {"efficiency": 0.1 / 0.104, "strategy_efficiency": 1},
+         2: {"efficiency": (0.80 * 0.82 * 0.84) ** (1 / 3)},
+         4: {"efficiency": 0.625, "speedup": 2.5, "samples_per_s": 4 * 32 / 0.16, "strategy_efficiency": 0.65}},
+    ),
+    # the machine drifts by 20 % over the rounds, the ratio does not
+    "efficiency inside a round": (
+        [one for n, each in enumerate((0.10, 0.11, 0.12)) for one in sweep(n, each, {2: each / 0.8})],
+        {2: {"efficiency": 0.8}},
+    ),
+    "one round": (sweep(0, 0.1, {2: 0.125}), {2: {"efficiency": 0.8}}),
+    # ideal 0.1 of 0.125; against its own rank 0.25 / (2 x 0.125)
+    "strong rule": (
+        [solo(0.2, batch_size=64, **STRONG), at(0.25, size=1, batch_size=64, **STRONG),
+         at(0.125, batch_size=32, **STRONG)],
+        {2: {"efficiency": 0.8, "speedup": 1.6, "strategy_efficiency": 1}},
+    ),
+    # 32 / 0.1 + 32 / 0.2; waiting for each other it would be 2 x 32 / 0.2
+    "ranks that wait": ([at(0.1, 0.2)], {2: {"samples_per_s": 320}}),
+    "ranks that do not wait": ([solo(), FREE], {2: {"samples_per_s": 480, "speedup": 1.5, "efficiency": 0.75}}),
+    # 320 images/s on one device; 32 / 0.125 + 32 / 0.2
+    "strong rule of ranks that do not wait": (
+        [solo(0.2, batch_size=64, **STRONG), asynchronous(at(0.125, 0.2, batch_size=32, **STRONG))],
+        {2: {"samples_per_s": 416, "speedup": 1.3, "efficiency": 0.65}},
+    ),
+    # 4 devices x 32 images / 0.125 s
+    "one worker for all": ([by_one_worker(spread(0.125, 4, 0))], {4: {"samples_per_s": 1024}}),
+    "one worker that does not wait": (
+        [asynchronous(by_one_worker(spread(0.125, 4, 0)))], {4: {"samples_per_s": 1024}},
+    ),
+    "a baseline that failed in a round": (LOST, {2: {"efficiency": 0.8}}),
+    # of a round that was broken off, or goes on
+    "another framework's plain loop": (
+        [solo(strategy="torch:plain"), at(0.05, strategy="mxnet:dist_sync")], {2: {"efficiency": None}},
+    ),
+    "a strategy from outside": (
+        [solo(strategy="torch:plain"), at(0.125, strategy="my.module:ring")], {2: {"efficiency": 0.8}},
+    ),
+    "the last record of a key": ([solo(), failed(point("exchange", 2)), at(0.125)], {2: {"efficiency": 0.8}}),
+    "a last record that failed": ([solo(), at(0.125), failed(point("exchange", 2))], {2: {"efficiency": None}}),
+    # two ranks a node: N=4 at 0.6, so crossing nodes leaves 0.75
+    "nodes": (nodes(*[(0.8, 0.6)] * 2), {2: {"intra_node": None}, 4: {"intra_node": 0.8, "inter_node": 0.75}}),
+    "nodes in one round": (nodes((0.8, 0.6)), {4: {"intra_node": None}}),
+    "one node": (sweep(0, 0.1, {1: 0.1, 2: 0.125}), {1: {"intra_node": None}, 2: {"intra_node": None}}),
+    # over the rounds that have both
+    "nodes in some rounds": (
+        nodes((0.8, 0.6), (0.9, None), (None, 0.1), (0.8, 0.6)), {4: {"intra_node": 0.8, "inter_node": 0.75}},
+    ),
+    "nodes without a shared round": (nodes((1.0, None), (None, 1.0)), {4: {"intra_node": None}}),
+    "losses": (warmed_up(), {1: {"first_loss": 2.2, "last_loss": 1.0}}),
+    # run 1 at 0.8; run 2, on a machine twice as slow, at 0.5: each against its own baseline
+    "joined runs": (join([sweep(0, 0.1, {2: 0.125}), sweep(0, 0.2, {2: 0.4})]), {2: {"efficiency": sqrt(0.4)}}),
+    # 1 / mean(10, 5) = 0.4 / 3 s for a step of both; the first rank is against itself
+    "every seat": (
+        [at(0.1, 0.2, kind="each"), at(0.125, size=1), at(0.25)],
+        {1: {"efficiency": 0.8}, 2: {"efficiency": 0.4 / 3 / 0.25}},
+    ),
+    # global batch 64 in 0.2 s on the first seat; at 32 seats take 0.1 and 0.2: both 0.4 / 3 / 0.1 as long
+    "every seat under the strong rule": (
+        [solo(0.2, batch_size=64, **STRONG), at(0.1, 0.2, kind="each", batch_size=32),
+         at(0.25, batch_size=32, **STRONG)],
+        {2: {"efficiency": 0.2 / 2 * (0.4 / 3 / 0.1) / 0.25}},
+    ),
+    # the second seat is 1.5 x the first wherever both are known: 0.12, 0.132 and 0.12 of 0.2
+    "a seat without a turn": (
+        [at(0.1, 0.15, kind="each"), turns(at(0.11, 9.9, kind="each", number=1), 0),
+         turns(at(9.9, 0.15, kind="each", number=2), 1), *(at(0.2, number=n) for n in range(3))],
+        {2: {"efficiency": 0.6 * 1.1 ** (1 / 3)}},
+    ),
+    "the nearest each before solo": (
+        [solo(0.5), at(0.1, size=4, kind="each"), at(0.12, kind="each"), at(0.2), at(0.2, size=4)],
+        {2: {"efficiency": 0.6}, 4: {"efficiency": 0.5}},
+    ),
+    "its own rank with other servers": (of_servers(1, 2), {2: {"strategy_efficiency": 0.65}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_rows(name: str) -> None:
+    records, by_world_size = KNOWN[name]
+    rows = by_size(records)
+    for size, values in by_world_size.items():
+        found = {field: getattr(rows[size], field) for field in values}
+        means = {field: one.mean if isinstance(one, Estimate) else one for field, one in found.items()}
+        assert means == {field: None if one is None else close(one) for field, one in values.items()}
+
+
+def test_rows_are_those_of_the_golden_file() -> None:
+    check_rows("efficiency", {name: records for name, (records, _) in KNOWN.items()})
+
+
+def test_intervals_are_student_s_of_logarithms() -> None:
+    row = by_size(weak_rounds())[2]
+    logs = [log(two) for two in (0.80, 0.82, 0.84)]
+    width = 4.3026527 * sqrt(variance(logs) / 3)  # t(0.975, 2)
+    assert half(row.efficiency) == close(exp(fmean(logs)) * (exp(width) - exp(-width)) / 2)
+    assert half(row.speedup) == pytest.approx(2 * half(row.efficiency), abs=1e-12)
+
+
+def test_baselines_list_the_plain_loops_and_a_failed_one_counts_its_rounds_once() -> None:
+    """Its records are of two points, alone and seat by seat."""
+    cases = {
+        "two batches": [*(solo(number=n) for n in range(3)), failed(point("solo", batch_size=64))],
+        "solo and each": [failed(point("solo")), failed(point("each", 2)), at(0.125)],
+    }
+    check_rows("baselines", cases)
 
 
 def test_rows_are_sorted() -> None:
@@ -253,61 +218,6 @@ def test_rows_are_sorted() -> None:
         (row.interconnect, row.strategy, row.world_size) for row in rows([record(one, 0.1) for one in points])
     ]
     assert found == sorted(found) and len(found) == 8
-
-
-# ---------------------------------------------------------------- comparisons
-
-
-def contest(*rounds_of_steps: tuple[float, ...], n: int = 2) -> list[PointRecord]:
-    return [
-        record(point("exchange", n, number, strategy=f"fake:{name}"), step_s)
-        for number, steps in enumerate(rounds_of_steps)
-        for name, step_s in zip("abc", steps, strict=False)
-    ]
-
-
-def test_the_best_is_faster() -> None:
-    # b against a, per round: 0.11/0.10, 0.132/0.12, 0.11/0.10, always 10 %
-    (found,) = analyse.analyse(contest((0.11, 0.10), (0.132, 0.12), (0.11, 0.10))).comparisons
-    assert (found.best.strategy, found.other.strategy) == ("fake:b", "fake:a")
-    assert mean(found.advantage) == close(0.1)
-    assert half(found.advantage) == pytest.approx(0.0, abs=1e-9)
-    assert found.distinguishable
-
-
-def test_noise_is_not_distinguishable() -> None:
-    # b against a: +10 %, -10 %, +4 %; the mean of 1.3 % is far inside the interval
-    (found,) = analyse.analyse(contest((0.11, 0.10), (0.09, 0.10), (0.104, 0.10))).comparisons
-    assert found.best.strategy == "fake:b"
-    assert not found.distinguishable
-
-
-def test_one_shared_round_has_a_difference_and_tells_nothing() -> None:
-    (found,) = analyse.analyse(contest((0.11, 0.10), (0.11,))).comparisons
-    assert (mean(found.advantage), mean(found.difference)) == (close(0.1), close(0.1 / 0.11 - 1))
-    assert found.difference is not None and found.difference.half_width is None and not found.distinguishable
-
-
-def test_each_world_size_and_each_loser_has_its_comparison() -> None:
-    records = [*contest((0.11, 0.10, 0.12), (0.11, 0.10, 0.12)), *contest((0.10, 0.2), (0.10, 0.2), n=4)]
-    found = [
-        (one.world_size, one.best.strategy, one.other.strategy) for one in analyse.analyse(records).comparisons
-    ]
-    assert found == [(2, "fake:b", "fake:a"), (2, "fake:b", "fake:c"), (4, "fake:a", "fake:b")]
-
-
-def test_networks_and_options_are_compared_but_not_models() -> None:
-    p = point("exchange", 2)
-    records = [
-        record(p, 0.1),
-        record(replace(p, interconnect="ib0"), 0.09),
-        record(replace(p, options={"bucket_cap_mb": "10"}), 0.11),
-        record(changed(p, model="resnet50"), 0.05),
-    ]
-    assert {(one.best.interconnect, tuple(one.other.options)) for one in analyse.analyse(records).comparisons} == {
-        ("ib0", ()),
-        ("ib0", ("bucket_cap_mb",)),
-    }
 
 
 # What makes two rates comparable: each field of the work and of the hardware, and nothing that was forgotten.
@@ -348,10 +258,6 @@ def test_another_value_is_not_compared_and_is_another_curve_and_cell(field: str)
 # Several runs in one table.
 
 
-def test_like_runs_are_joinable() -> None:
-    assert joinable([header(), header(created_unix_s=1.0, seed=2, git="other")]) == ()
-
-
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
@@ -375,23 +281,14 @@ def test_unlike_runs_say_what_differs(other: Header, reason: str) -> None:
 
 def test_variables_are_compared_where_all_runs_recorded_them() -> None:
     known = header([host(variables={"NCCL_ALGO": "Ring"})])
-    assert joinable([header(), known]) == joinable([known, known]) == ()
+    like = header(created_unix_s=1.0, seed=2, git="other")
+    assert joinable([header(), known]) == joinable([known, known]) == joinable([header(), like]) == ()
 
 
-def test_gpus_are_told_apart_by_name() -> None:
-    def gpu(name: str) -> Header:
-        made = Gpu(index=0, name=name, uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
-        return header([host(gpus=(made,))], device="cuda")
-
-    assert joinable([gpu("H100"), gpu("H200")]) == ("devices differ: cuda, H100 | cuda, H200",)
-
-
-def test_joined_runs_keep_their_rounds_apart() -> None:
-    """Run 1: 0.8. Run 2, on a machine twice as slow: 0.5. Each against its own baseline, then pooled."""
-    joined = join([sweep(0, 0.1, {2: 0.125}), sweep(0, 0.2, {2: 0.4})])
-    row = by_size(joined)[2]
-    assert row.rounds == 2
-    assert mean(row.efficiency) == close(sqrt(0.8 * 0.5))
+def test_gpus_are_distinguished_by_name() -> None:
+    gpus = (Gpu(index=0, name=name, uuid="u", memory_bytes=1) for name in ("H100", "H200"))
+    found = [header([host(gpus=(one,))], device="cuda") for one in gpus]
+    assert joinable(found) == ("devices differ: cuda, H100 | cuda, H200",)
 
 
 def test_strategies_of_different_runs_are_not_compared() -> None:
@@ -423,17 +320,31 @@ def _running(made: PointRecord, part: float) -> PointRecord:
     return replace(made, ranks=tuple(ranks))
 
 
-@pytest.mark.parametrize(("part", "is_less"), [(1.0, False), (0.9, False), (0.55, True)])
-def test_less_cpu_time_than_the_plain_loop_is_an_audit(part: float, is_less: bool) -> None:
-    row = by_size(exchanging(part))[2]
-    assert ("AUDIT" in row.flags) is is_less
-    assert (row.efficiency is None) is is_less
-    said = "audit: the CPU time of a step is at most 5"
-    assert any(note.startswith(said) for note in row.footnotes) is is_less
+def of_gpus(step_s: float) -> list[PointRecord]:
+    steps = {"solo": (1, 0.1), "exchange": (2, step_s)}
+    made = (
+        at(t, size=size, number=n, kind=kind, device="cuda") for n in range(2) for kind, (size, t) in steps.items()
+    )
+    return [replace(one, updates_all=True) for one in made]
 
 
-def test_ranks_that_update_a_part_of_the_parameters_may_compute_less() -> None:
-    assert "AUDIT" not in by_size(exchanging(0.55, updates_all=False))[2].flags
+@pytest.mark.parametrize(
+    ("records", "is_less"),
+    [
+        (exchanging(1.0), False), (exchanging(0.9), False), (exchanging(0.55), True),
+        # ranks that update a part of the parameters may compute less
+        (exchanging(0.55, updates_all=False), False),
+        # elsewhere the time of a step shows it
+        (of_gpus(0.09), False), (of_gpus(0.06), True),
+    ],
+)  # fmt: skip
+def test_less_work_than_the_plain_loop_is_an_audit(records: list[PointRecord], is_less: bool) -> None:
+    row = by_size(records)[2]
+    assert (("AUDIT" in row.flags), row.efficiency is None) == (is_less, is_less)
+    assert (
+        any(note.startswith("audit: the ") and "of a step is at most " in note for note in row.footnotes)
+        is is_less
+    )
 
 
 def test_a_running_sweep_says_it_whatever_comes_first() -> None:
@@ -445,16 +356,6 @@ def test_a_running_sweep_says_it_whatever_comes_first() -> None:
             analyser.add(one)
             analyser.rows()
         assert analyser.rows() == rows(order)
-
-
-@pytest.mark.parametrize(("step_s", "is_less"), [(0.09, False), (0.06, True)])
-def test_elsewhere_the_time_of_a_step_tells_it(step_s: float, is_less: bool) -> None:
-    made: Iterable[PointRecord] = (
-        replace(record(point(kind, size, number, device="cuda"), seconds), updates_all=True)
-        for number in range(2)
-        for kind, size, seconds in (("solo", 1, 0.1), ("exchange", 2, step_s))
-    )
-    assert ("AUDIT" in by_size(made)[2].flags) is is_less
 
 
 # What control runs say about the rows that rest on them.
@@ -514,7 +415,8 @@ def test_a_script_that_divides_its_batch_is_split_by_its_own_steps_without_excha
     both = without_exchange(both, (0.11, 0.13), (0.13, 0.11))
     whole = replace(whole, point=replace(whole.point, workload=replace(whole.point.workload, script="train.py")))
     (row,) = [row for row in rows([whole, both]) if row.world_size == 2]
-    assert mean(row.efficiency) == close(0.1 / 0.16) and row.breakdown is not None
+    assert row.efficiency is not None and row.breakdown is not None
+    assert row.efficiency.mean == close(0.1 / 0.16)
     assert row.breakdown.small_batch == close(0.02 / 0.16)
     assert row.breakdown.straggling == close(0.01 / 0.16)
     assert row.breakdown.exposed == close(0.03 / 0.16)
@@ -523,13 +425,10 @@ def test_a_script_that_divides_its_batch_is_split_by_its_own_steps_without_excha
 
 def test_controls_in_doubt_are_noted_on_the_rows_that_rest_on_them(tmp_path: Path) -> None:
     found = Launch(2).sweep(tmp_path, rounds=2)
-    doubtful = [
-        replace(record, settled=False) if record.point.kind == "together" else record for record in found.records
-    ]
-    rows = {row.world_size: row for row in analyse.rows(doubtful)}
-    assert any("its together control is UNSETTLED" in note for note in rows[2].footnotes)
-    assert not any("control is" in note for note in rows[1].footnotes)
-    assert not any("control is" in note for row in analyse.rows(found.records) for note in row.footnotes)
+    doubtful = [replace(one, settled=False) if one.point.kind == "together" else one for one in found.records]
+    noted = {row.world_size: [note for note in row.footnotes if "control is" in note] for row in rows(doubtful)}
+    assert noted == {1: [], 2: ["its together control is UNSETTLED"]}
+    assert not any("control is" in note for row in rows(found.records) for note in row.footnotes)
 
 
 @pytest.mark.parametrize("kind", ["each", "together", "comm", "feed", "held"])
@@ -537,7 +436,7 @@ def test_a_control_that_failed_is_noted_with_its_cell_cause_and_log(kind: Kind) 
     """Also where the row has no efficiency, and where its split does without that control."""
     why = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL", rank=1, host="node2", log="logs/7.log")
     control = replace(failed(point(kind, 2), "x"), outcome=why)
-    (row,) = analyse.rows([record(point("exchange", 2), 0.16), control])
+    (row,) = rows([record(point("exchange", 2), 0.16), control])
     (told,) = (note for note in row.footnotes if note.startswith("its "))
     assert told.startswith(f"its {kind} control at n2: failed: crash(SIGKILL): ended by SIGKILL")
     assert told.endswith("(rank 1 on node2; log: logs/7.log)")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.table.burn_in import MANY_ROUNDS, drift, over_time, percentile, steps_of, summarized
+from scaling.analysis.table.burn_in import MANY_ROUNDS, drift, over_time, percentile, summarized
 from scaling.records.burn_in import LinkErrors, bin_of, counts
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import CpuTime, Sample, Telemetry, Traffic
@@ -21,7 +21,6 @@ from tests.support.scripted_records import (
     mean,
     point,
     record,
-    throttled,
     with_window,
 )
 
@@ -39,29 +38,31 @@ def stepped(made: PointRecord, *step_s: float) -> PointRecord:
 # ---------------------------------------------------------------- steps
 
 
-def test_a_step_of_a_synchronous_exchange_takes_as_long_as_on_its_slowest_rank() -> None:
-    found = steps_of(stepped(record(point(world_size=2), 0.1, 0.2)))
-    assert not found.of_windows
-    assert {round(step.seconds, 9) for step in found.steps} == {0.2}
-    assert {step.rank.rank for step in found.steps} == {1}
+def of_emulated_device() -> PointRecord:
+    return record(point(device="emulated", profile="p100", dilate=4.0), 0.4)
 
 
-def test_ranks_that_do_not_wait_have_steps_of_their_own() -> None:
-    found = steps_of(stepped(asynchronous(record(point(world_size=2), 0.1, 0.2))))
-    assert {round(step.seconds, 9) for step in found.steps} == {0.1, 0.2}
-    alone = steps_of(stepped(record(point("each", 2), 0.1, 0.2)))
-    assert {round(step.seconds, 9) for step in alone.steps} == {0.1, 0.2}
-
-
-def test_without_times_of_single_steps_windows_count_with_their_mean() -> None:
-    found = steps_of(record(point(), 0.1))
-    assert found.of_windows
-    assert [step.seconds for step in found.steps] == pytest.approx([0.1] * 3)
-
-
-def test_times_of_emulated_devices_are_those_of_the_cluster() -> None:
-    emulated = point(device="emulated", profile="p100", dilate=4.0)
-    assert steps_of(record(emulated, 0.4)).steps[0].seconds == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("made", "times_s", "of_windows", "rate"),
+    [
+        # a step of a synchronous exchange takes as long as on its slowest rank
+        (stepped(record(point(world_size=2), 0.1, 0.2)), {0.2: 30}, False, 2 * 32 / 0.2),
+        (stepped(asynchronous(record(point(world_size=2), 0.1, 0.2))), {0.1: 30, 0.2: 30}, False, 480),
+        # the rate of ranks that ran alone is of one device
+        (stepped(record(point("each", 2), 0.1, 0.2)), {0.1: 30, 0.2: 30}, False, 32 / (0.4 / 3)),
+        (record(point(), 0.1), {0.1: 3}, True, 320),
+        # times of the emulated cluster
+        (of_emulated_device(), {0.1: 3}, True, 320),
+    ],
+)
+def test_the_steps_of_a_point(made: PointRecord, times_s: dict[float, int], of_windows: bool, rate: float) -> None:
+    found = summarized(made, 0.0, 1.0)
+    near = dict.fromkeys(times_s, 0)
+    for place, count in found.times:
+        near[min(near, key=lambda second: abs(bin_of(second) - place))] += count
+    assert near == times_s and found.of_windows is of_windows
+    assert found.worst_s == pytest.approx(max(times_s))
+    assert found.samples / found.seconds == pytest.approx(rate)
 
 
 def test_a_summary_names_the_longest_step_and_its_place() -> None:
@@ -74,11 +75,6 @@ def test_a_summary_names_the_longest_step_and_its_place() -> None:
     assert (found.begin_s, found.end_s, found.measured, found.of_windows) == (100.0, 110.0, 1, False)
 
 
-def test_the_rate_of_ranks_that_ran_alone_is_of_one_device() -> None:
-    found = summarized(record(point("each", 2), 0.1), 0.0, 1.0)
-    assert found.samples / found.seconds == pytest.approx(32 / 0.1)
-
-
 def test_a_failed_point_has_a_cause_and_no_times() -> None:
     found = summarized(failed(point(), "hang", "no event"), 0.0, 1.0)
     assert (found.failures, found.measured, found.times, found.samples) == ({"hang": 1}, 0, (), 0)
@@ -87,32 +83,33 @@ def test_a_failed_point_has_a_cause_and_no_times() -> None:
 # ---------------------------------------------------------------- throttling, link errors
 
 
-def test_the_power_limit_is_no_throttling() -> None:
-    made = record(point(), 0.1)
-    samples = (
-        Sample(unix_s=UNIX_S, throttle=("sw power cap",)),
-        Sample(unix_s=UNIX_S, throttle=("sw power cap", "hw thermal")),
-    )
-    ranks = tuple(replace(rank, telemetry=Telemetry(samples=samples)) for rank in made.ranks)
-    found = summarized(replace(made, ranks=ranks), 0.0, 1.0)
-    assert (found.readings, found.throttled, found.reasons) == (2, 1, ("hw thermal",))
-    assert summarized(throttled(made), 0.0, 1.0).throttled > 0
+LIMITED = Sample(unix_s=UNIX_S, throttle=("sw power cap",))
+QUOTA = CpuTime(steps=1, wall_s=1.0, kernel_s=0.0, minor_faults=0, major_faults=0, periods=50, throttled_periods=5)
+CARD = Traffic(name="mlx5_0/1", received_bytes=1, sent_bytes=1, errors={"symbol_error": 3})
 
 
-def test_periods_of_a_cpu_quota_count_without_gpus() -> None:
+@pytest.mark.parametrize(
+    ("telemetry", "readings", "reasons"),
+    [
+        # the power limit is no throttling
+        (
+            Telemetry(samples=(LIMITED, replace(LIMITED, throttle=("sw power cap", "hw thermal")))),
+            (2, 1),
+            ("hw thermal",),
+        ),
+        # periods of a CPU quota count without GPUs
+        (Telemetry(cpu=QUOTA), (50, 5), ("CPU quota",)),
+    ],
+)
+def test_throttled_readings(telemetry: Telemetry, readings: tuple[int, int], reasons: tuple[str, ...]) -> None:
     made = record(point(), 0.1)
-    cpu = CpuTime(
-        steps=1, wall_s=1.0, kernel_s=0.0, minor_faults=0, major_faults=0, periods=50, throttled_periods=5
-    )
-    ranks = tuple(replace(rank, telemetry=Telemetry(cpu=cpu)) for rank in made.ranks)
-    found = summarized(replace(made, ranks=ranks), 0.0, 1.0)
-    assert (found.readings, found.throttled, found.reasons) == (50, 5, ("CPU quota",))
+    found = summarized(replace(made, ranks=(replace(made.ranks[0], telemetry=telemetry),)), 0.0, 1.0)
+    assert (found.readings, found.throttled) == readings and found.reasons == reasons
 
 
 def test_errors_of_cards_are_named_by_host_and_counter() -> None:
     made = record(point(world_size=2), 0.1, hosts=("node1", "node2"))
-    carried = Traffic(name="mlx5_0/1", received_bytes=1, sent_bytes=1, errors={"symbol_error": 3})
-    ranks = (made.ranks[0], replace(made.ranks[1], telemetry=Telemetry(traffic=(carried,))))
+    ranks = (made.ranks[0], replace(made.ranks[1], telemetry=Telemetry(traffic=(CARD,))))
     found = summarized(replace(made, ranks=ranks), 0.0, 1.0)
     assert found.link_errors == (LinkErrors(host="node2", card="mlx5_0/1", counter="symbol_error", count=3),)
 
@@ -126,12 +123,6 @@ def test_percentiles_of_bins_are_within_one_percent(share: float) -> None:
     times = [0.1 * draw.lognormvariate(0, 0.2) for _ in range(20_000)]
     exact = quantiles(times, n=1000, method="inclusive")[round(1000 * share) - 1]
     assert percentile(counts((bin_of(one), 1) for one in times), share) == pytest.approx(exact, rel=0.01)
-
-
-def test_no_percentile_is_above_the_longest_step() -> None:
-    found = over_time(run(MANY_ROUNDS))[0]
-    assert found.whole.p99_s is not None and found.whole.worst_s is not None
-    assert found.whole.p99_s <= found.whole.worst_s == pytest.approx(0.11)
 
 
 # ---------------------------------------------------------------- drift
@@ -175,16 +166,14 @@ def run(rounds: int, slower: float = 0.0, **changes: Any) -> list[PointRecord]:
     return made
 
 
-def test_a_run_of_few_rounds_has_no_times() -> None:
+def test_exchanges_and_plain_loops_of_many_rounds_are_shown_over_time() -> None:
     assert over_time(run(MANY_ROUNDS - 1)) == ()
-
-
-def test_exchanges_and_plain_loops_are_shown_over_time() -> None:
     exchange, alone = over_time(run(MANY_ROUNDS))
     assert (exchange.kind, exchange.world_size, alone.kind, alone.alone) == ("exchange", 2, "each", True)
     assert exchange.whole.rounds == len(exchange.stretches) == MANY_ROUNDS
     assert len(exchange.outline) == 8, "30 rounds, four a stretch"
     assert exchange.whole.samples_per_s == pytest.approx(2 * 32 / 0.11)
+    assert exchange.whole.p99_s is not None and exchange.whole.p99_s <= (exchange.whole.worst_s or 0)
     assert not exchange.drifts and mean(exchange.drift) == pytest.approx(0, abs=1e-9)
 
 

@@ -1,9 +1,8 @@
-"""Who competes with whom; asynchronous ranks; curves, rivals and servers."""
+"""Who competes with whom, and what is claimed; ranks that do not wait; curves, feeds and servers."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +11,12 @@ from msgspec.structs import replace
 from scaling.analysis.table.analyse import analyse, rows
 from scaling.analysis.table.comparisons import curve_keys
 from scaling.analysis.table.rows import Row, Standing
+from scaling.records.events import Ready
 from scaling.records.run import PointRecord
+from tests.support.golden_rows import check_rows
 from tests.support.scripted_records import (
-    STRONG,
     asynchronous,
     by_one_worker,
-    by_size,
     carried,
     close,
     failed,
@@ -30,8 +29,6 @@ from tests.support.scripted_records import (
     with_losses,
     with_window,
 )
-
-# Who competes with whom, and what is claimed: in a framework, among frameworks, of stale and crowded ranks.
 
 ROUNDS = 4
 # Noise of round and rival that does not cancel: hundredths of a step.
@@ -46,6 +43,16 @@ def contest(steps_s: Mapping[str, float], rounds: int = ROUNDS) -> list[PointRec
     ]
 
 
+def exact(steps_s: Mapping[str, float], rounds: int = 3) -> list[PointRecord]:
+    """Strategies at N=2 without noise; those whose mode begins with `async` do not wait."""
+    made = [
+        record(point("exchange", 2, number, strategy=name), step_s)
+        for number in range(rounds)
+        for name, step_s in steps_s.items()
+    ]
+    return [asynchronous(one) if ":async" in one.point.strategy else one for one in made]
+
+
 def by_name(records: Iterable[PointRecord]) -> dict[str, Row]:
     return {row.strategy: row for row in rows(records)}
 
@@ -54,65 +61,121 @@ def verdict(standing: Standing | None) -> str | None:
     return None if standing is None else standing.verdict
 
 
-def verdicts(records: Iterable[PointRecord]) -> dict[str, tuple[str | None, str | None]]:
+# ---------------------------------------------------------------- who competes, and what is claimed
+
+
+def crowded() -> list[PointRecord]:
+    """The fastest shares cores: it claims no speedup and takes no part."""
+    made = contest({"fake:a": 0.1, "fake:b": 0.12, "fake:c": 0.05})
+    made += [record(point("solo", 1, number), 0.09) for number in range(ROUNDS)]
+    return [replace(one, oversubscribed=one.point.strategy == "fake:c") for one in made]
+
+
+def fewer_rounds() -> list[PointRecord]:
+    whole = contest({"fake:a": 0.1, "fake:b": 0.11, "fake:c": 0.12})
+    return [one for one in whole if one.point.strategy != "fake:c" or one.point.round == 0]
+
+
+# By strategy: the verdict inside its framework, and among the fastest of each.
+CONTESTS: dict[str, tuple[Sequence[PointRecord], dict[str, tuple[str | None, str | None]]]] = {
+    "frameworks": (
+        contest({"torch:a": 0.1, "torch:b": 0.12, "mxnet:a": 0.07, "mxnet:b": 0.0701, "tensorflow:a": 0.09}),
+        {"torch:a": ("best", "slower"), "torch:b": ("slower", None), "mxnet:a": ("leading", "best"),
+         "mxnet:b": ("not separated", None), "tensorflow:a": (None, "slower")},
+    ),
+    "near": (
+        contest({"fake:a": 0.1, "fake:b": 0.1003, "fake:c": 0.12}),
+        {"fake:a": ("leading", None), "fake:b": ("tied", None), "fake:c": ("slower", None)},
+    ),
+    "far": (
+        contest({"fake:a": 0.1, "fake:b": 0.11, "fake:c": 0.12}),
+        {"fake:a": ("best", None), "fake:b": ("slower", None), "fake:c": ("slower", None)},
+    ),
+    "crowded": (crowded(), {"fake:a": ("best", None), "fake:b": ("slower", None), "fake:c": (None, None)}),
+    "a failed rival": (
+        [*contest({"fake:a": 0.1, "fake:b": 0.12}),
+         *(failed(point("exchange", 2, number, strategy="fake:c")) for number in range(ROUNDS))],
+        {"fake:a": ("best", None), "fake:b": ("slower", None), "fake:c": (None, None)},
+    ),
+    # the first leads where one shares no round with it
+    "no shared round": (
+        [*contest({"fake:a": 0.1, "fake:b": 0.12}), record(point("exchange", 2, ROUNDS, strategy="fake:c"), 0.2)],
+        {"fake:a": ("leading", None), "fake:b": ("slower", None), "fake:c": ("not compared", None)},
+    ),
+    # rounds that one lacks still count for the other pair
+    "fewer rounds": (fewer_rounds(), {"fake:b": ("slower", None), "fake:c": ("not compared", None)}),
+    # rounds at 865 and 457 samples/s have a geometric mean of 629, though an arithmetic one of 661
+    "the fastest by its row's rate": (
+        [*(record(point("exchange", 2, n, strategy="a:b"), 0.14 if n % 2 else 0.074) for n in range(ROUNDS)),
+         *(record(point("exchange", 2, n, strategy="a:a"), 0.1) for n in range(ROUNDS))],
+        {"a:a": ("leading", None), "a:b": ("not separated", None)},
+    ),
+    "one round": (
+        exact({"fake:a": 0.1, "fake:b": 0.2}, rounds=1),
+        {"fake:a": ("not compared", None), "fake:b": ("not compared", None)},
+    ),
+    "ranks that do not wait": (
+        exact({"fake:a": 0.1, "fake:b": 0.125, "fake:async_c": 0.05, "fake:async_d": 0.08}),
+        {"fake:a": ("best", None), "fake:b": ("slower", None), "fake:async_c": ("best", None),
+         "fake:async_d": ("slower", None)},
+    ),
+    "no rival": (exact({"fake:a": 0.1}), {"fake:a": (None, None)}),
+    "no rival that waits": (
+        exact({"fake:a": 0.1, "fake:async_b": 0.05}), {"fake:a": (None, None), "fake:async_b": (None, None)},
+    ),
+    # a strategy from outside is of its baseline's framework
+    "outside, no plain loop": (contest({"torch:a": 0.1, "my.own:way": 0.1}), {"my.own:way": (None, "tied")}),
+    "outside, one plain loop": (
+        [*contest({"torch:a": 0.1, "my.own:way": 0.1}), record(point("solo", strategy="torch:plain"), 0.09)],
+        {"my.own:way": ("tied", None)},
+    ),
+    "outside, two plain loops": (
+        [*contest({"torch:a": 0.1, "my.own:way": 0.1}),
+         *(record(point("solo", strategy=name), 0.09) for name in ("torch:plain", "mxnet:plain"))],
+        {"my.own:way": (None, "tied")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTESTS)
+def test_standings(name: str) -> None:
+    records, expected = CONTESTS[name]
     found = by_name(records)
-    return {name: (verdict(row.standing), verdict(row.framework_standing)) for name, row in found.items()}
+    told = {one: (verdict(found[one].standing), verdict(found[one].framework_standing)) for one in expected}
+    assert told == expected
 
 
-# ---------------------------------------------------------------- who competes
+def test_rows_and_comparisons_are_those_of_the_golden_file() -> None:
+    check_rows("contests", {name: records for name, (records, _) in CONTESTS.items()})
 
 
-def test_exchanges_compete_inside_their_framework_and_the_fastest_among_frameworks() -> None:
-    records = contest({"torch:a": 0.1, "torch:b": 0.12, "mxnet:a": 0.07, "mxnet:b": 0.0701, "tensorflow:a": 0.09})
-    assert verdicts(records) == {
-        "torch:a": ("best", "slower"),
-        "torch:b": ("slower", None),
-        "mxnet:a": ("leading", "best"),
-        "mxnet:b": ("not separated", None),
-        "tensorflow:a": (None, "slower"),
-    }
+def test_a_difference_is_a_geometric_mean_and_the_advantage_from_the_other_side() -> None:
+    """N=2 in three rounds, 25 % in each; N=4 with 0.2 / 0.1 and 0.1 / 0.1."""
+    times = {2: ((0.125, 0.1),) * 3, 4: ((0.1, 0.2), (0.1, 0.1))}
+    records = [
+        record(point("exchange", size, number, strategy=f"fake:{name}"), time)
+        for size, by_round in times.items()
+        for number, pair in enumerate(by_round)
+        for name, time in zip("ab", pair, strict=True)
+    ]
+    two, four = analyse(records).comparisons
+    assert (two.best.strategy, mean(two.advantage), mean(two.difference)) == ("fake:b", close(0.25), close(-0.2))
+    assert two.distinguishable and not four.distinguishable
+    assert (mean(four.advantage), mean(four.difference)) == (close(2**0.5 - 1), close(2**-0.5 - 1))
 
 
-def test_the_fastest_is_so_by_the_rate_of_its_row() -> None:
-    """Rounds at 865 and 457 samples/s have a geometric mean of 629, though an arithmetic one of 661."""
-    wavering = [record(point("exchange", 2, n, strategy="a:b"), 0.14 if n % 2 else 0.074) for n in range(ROUNDS)]
-    found = by_name([*wavering, *(record(point("exchange", 2, n, strategy="a:a"), 0.1) for n in range(ROUNDS))])
-    assert mean(found["a:a"].samples_per_s) > mean(found["a:b"].samples_per_s)
-    assert found["a:a"].standing is not None and found["a:a"].standing.difference is None
-    assert found["a:b"].standing is not None and mean(found["a:b"].standing.difference) < 0
+def test_strategies_of_different_networks_and_options_are_compared_but_not_models() -> None:
+    p = point("exchange", 2)
+    of_model = replace(p, workload=replace(p.workload, model="resnet50"))
+    records = [
+        record(p, 0.1), record(replace(p, interconnect="ib0"), 0.09),
+        record(replace(p, options={"bucket_cap_mb": "10"}), 0.11), record(of_model, 0.05),
+    ]  # fmt: skip
+    found = {(one.best.interconnect, tuple(one.other.options)) for one in analyse(records).comparisons}
+    assert found == {("ib0", ()), ("ib0", ("bucket_cap_mb",))}
 
 
-def test_pairs_are_of_one_framework_or_of_the_fastest_of_two() -> None:
-    records = contest({"torch:a": 0.1, "torch:b": 0.12, "mxnet:a": 0.07, "mxnet:b": 0.08})
-    found = [(one.framework, one.best.strategy, one.other.strategy) for one in analyse(records).comparisons]
-    assert found == [("mxnet", "mxnet:a", "mxnet:b"), ("torch", "torch:a", "torch:b"), ("", "mxnet:a", "torch:a")]
-
-
-@pytest.mark.parametrize(
-    ("plains", "framework"),
-    [((), "my.own"), (("torch:plain",), "torch"), (("torch:plain", "mxnet:plain"), "my.own")],
-)
-def test_a_strategy_from_outside_is_of_its_baselines_framework(plains: tuple[str, ...], framework: str) -> None:
-    records = contest({"torch:a": 0.1, "my.own:way": 0.1})
-    records += [record(point("solo", 1, strategy=name), 0.09) for name in plains]
-    found = by_name(records)
-    assert found["my.own:way"].framework == framework
-    assert (found["my.own:way"].standing is not None) == (framework == "torch")
-    assert (found["my.own:way"].framework_standing is not None) == (framework != "torch")
-
-
-def test_oversubscribed_rows_claim_no_speedup_and_take_no_part() -> None:
-    records = contest({"fake:a": 0.1, "fake:b": 0.12, "fake:c": 0.05})
-    records = [replace(one, oversubscribed=one.point.strategy == "fake:c") for one in records]
-    records += [record(point("solo", 1, number), 0.09) for number in range(ROUNDS)]
-    found = by_name(records)
-    crowded = found["fake:c"]
-    assert (crowded.speedup, crowded.efficiency, crowded.standing) == (None, None, None)
-    assert crowded.samples_per_s is not None and found["fake:a"].speedup is not None
-    assert verdict(found["fake:a"].standing) == "best"
-
-
-def test_mislabelled_rows_are_compared_with_nobody() -> None:
+def test_mislabelled_rows_are_compared_with_no_other() -> None:
     """Its bytes took the first one's network: what is measured is not what the row is called."""
     records = []
     for number in range(3):
@@ -121,64 +184,8 @@ def test_mislabelled_rows_are_compared_with_nobody() -> None:
             made = record(point("exchange", 2, number, interconnect=network), step_s, hosts=("node1", "node2"))
             records.append(carried(made, "ib0" if network == "eth0" else network))
     found = {row.interconnect: row for row in rows(records)}
-    assert "MISLABELLED" in found["eth0"].flags and found["eth0"].standing is None
-    assert found["eth0"].efficiency is not None
-    standings = [found[name].standing for name in ("ib0", "ib1")]
-    assert [standing.best for standing in standings if standing] == [True, False]
-    assert {(pair.best.interconnect, pair.other.interconnect) for pair in analyse(records).comparisons} == {
-        ("ib0", "ib1")
-    }
-
-
-def test_a_failed_row_takes_no_part() -> None:
-    lost = [failed(point("exchange", 2, number, strategy="fake:c")) for number in range(ROUNDS)]
-    found = by_name([*contest({"fake:a": 0.1, "fake:b": 0.12}), *lost])
-    assert found["fake:c"].standing is None and verdict(found["fake:a"].standing) == "best"
-
-
-# ---------------------------------------------------------------- what is claimed
-
-
-def test_best_differs_from_all_and_leading_does_not() -> None:
-    near = contest({"fake:a": 0.1, "fake:b": 0.1003, "fake:c": 0.12})
-    assert {name: inside for name, (inside, _) in verdicts(near).items()} == {
-        "fake:a": "leading", "fake:b": "tied", "fake:c": "slower",
-    }  # fmt: skip
-    far = contest({"fake:a": 0.1, "fake:b": 0.11, "fake:c": 0.12})
-    assert {name: inside for name, (inside, _) in verdicts(far).items()} == {
-        "fake:a": "best", "fake:b": "slower", "fake:c": "slower",
-    }  # fmt: skip
-
-
-def test_the_first_leads_where_one_shares_no_round_with_it() -> None:
-    records = contest({"fake:a": 0.1, "fake:b": 0.12})
-    records.append(record(point("exchange", 2, ROUNDS, strategy="fake:c"), 0.2))
-    found = by_name(records)
-    assert [verdict(row.standing) for row in found.values()] == ["leading", "slower", "not compared"]
-
-
-def test_rounds_that_another_lacks_still_count_for_a_pair() -> None:
-    whole = contest({"fake:a": 0.1, "fake:b": 0.11, "fake:c": 0.12})
-    less = [one for one in whole if one.point.strategy != "fake:c" or one.point.round == 0]
-    found = by_name(less)
-    standing = found["fake:b"].standing
-    assert standing is not None and standing.difference is not None and standing.difference.n == ROUNDS
-    assert standing.verdict == "slower"
-    alone = found["fake:c"].standing
-    assert alone is not None and alone.difference is not None and alone.difference.low is None
-    assert alone.difference.mean < -0.15
-
-
-def test_a_difference_is_the_geometric_mean_over_rounds() -> None:
-    times = ((0.1, 0.2), (0.1, 0.1))
-    records = [
-        record(point("exchange", 2, number, strategy=f"fake:{name}"), time)
-        for number, pair in enumerate(times)
-        for name, time in zip("ab", pair, strict=True)
-    ]
-    (found,) = analyse(records).comparisons
-    assert mean(found.difference) == pytest.approx(2**-0.5 - 1)
-    assert mean(found.advantage) == pytest.approx(2**0.5 - 1)
+    assert "MISLABELLED" in found["eth0"].flags and found["eth0"].efficiency is not None
+    assert [verdict(found[name].standing) for name in ("eth0", "ib0", "ib1")] == [None, "best", "slower"]
 
 
 def test_a_resolution_per_contest() -> None:
@@ -193,271 +200,129 @@ def test_a_resolution_per_contest() -> None:
 # ---------------------------------------------------------------- stale images
 
 
-def beside(losses: Iterable[float], others: Iterable[float]) -> Row:
-    """An asynchronous row whose rounds end at `losses`, beside a synchronous one's."""
-    made = []
-    for number, (own, other) in enumerate(zip(losses, others, strict=True)):
-        waits, runs = (point("exchange", 2, number, strategy=f"fake:{name}") for name in ("a", "stale"))
-        made += [with_losses(record(waits, 0.1), 2.0, 1.5, other)]
-        made += [asynchronous(with_losses(record(runs, 0.05), 2.0, 1.5, own))]
-    return by_name(made)["fake:stale"]
-
-
 @pytest.mark.parametrize(
     ("losses", "others", "learnt_less"),
     [
-        ((1.2, 1.21, 1.19), (1.0, 1.01, 0.98), True),
-        ((1.2, 0.9, 1.0), (1.0, 1.01, 0.98), False),  # above, but by no more than rounds differ
-        ((0.9, 0.91, 0.9), (1.0, 1.01, 0.98), False),
-        ((1.2,), (1.0,), False),  # one round tells nothing
+        ((1.2, 1.21, 1.19), ((1.0, 1.01, 0.98),), True),
+        ((1.2, 0.9, 1.0), ((1.0, 1.01, 0.98),), False),  # above, but by no more than rounds differ
+        ((0.9, 0.91, 0.9), ((1.0, 1.01, 0.98),), False),
+        ((1.2,), ((1.0,),), False),  # one round tells nothing
+        ((1.2,) * 3, ((1.0,) * 3, (1.4,) * 3), False),  # less is less than all synchronous rows
+        ((1.2,) * 3, (), False),
     ],
 )
-def test_stale_ranks_that_learnt_less_say_so(losses: Any, others: Any, learnt_less: bool) -> None:
-    assert beside(losses, others).learnt_less is learnt_less
-
-
-def test_less_is_less_than_all_synchronous_rows() -> None:
+def test_stale_ranks_that_learnt_less_say_so(
+    losses: Sequence[float], others: Sequence[Sequence[float]], learnt_less: bool
+) -> None:
     made = []
-    for number in range(3):
-        for name, loss in (("a", 1.0), ("b", 1.4), ("stale", 1.2)):
-            one = with_losses(record(point("exchange", 2, number, strategy=f"fake:{name}"), 0.1), 2.0, 1.5, loss)
-            made.append(asynchronous(one) if name == "stale" else one)
-    assert not by_name(made)["fake:stale"].learnt_less
+    for number, loss in enumerate(losses):
+        own = record(point("exchange", 2, number, strategy="fake:stale"), 0.05)
+        made.append(asynchronous(with_losses(own, 2.0, 1.5, loss)))
+        for place, of in enumerate(others):
+            waits = record(point("exchange", 2, number, strategy=f"fake:{place}"), 0.1)
+            made.append(with_losses(waits, 2.0, 1.5, of[number]))
+    assert by_name(made)["fake:stale"].learnt_less is learnt_less
 
 
-def test_without_synchronous_rows_nobody_learnt_less() -> None:
-    records = [asynchronous(one) for one in contest({"fake:a": 0.1, "fake:b": 0.1})]
-    assert not any(row.learnt_less for row in rows(records))
+# ---------------------------------------------------------------- notes and audits by golden files
 
 
-# Known answers where ranks do not wait for each other, and where one worker drives all devices.
-
-# ---------------------------------------------------------------- rates
-
-
-def test_images_per_s_is_the_sum_of_the_ranks_own_rates() -> None:
-    # 32 / 0.1 + 32 / 0.2 = 320 + 160; waiting for each other it would be 2 x 32 / 0.2 = 320
-    made = record(point("exchange", 2), 0.1, 0.2)
-    assert mean(rows([made])[0].samples_per_s) == close(320.0)
-    (row,) = rows([asynchronous(made)])
-    assert mean(row.samples_per_s) == close(480.0)
-    assert (row.synchronous, row.flags) == (False, ("ONE-ROUND", "ASYNC"))
+def three(*records: PointRecord) -> list[PointRecord]:
+    return [replace(one, point=replace(one.point, round=number)) for number in range(3) for one in records]
 
 
-def test_efficiency_and_speedup_follow_from_the_rates() -> None:
-    # 480 images/s against 320 of one device: speedup 1.5, efficiency 0.75
-    row = by_size([record(point("solo"), 0.1), asynchronous(record(point("exchange", 2), 0.1, 0.2))])[2]
-    assert (mean(row.speedup), mean(row.efficiency)) == (close(1.5), close(0.75))
+def fast_rank(size: int) -> PointRecord:
+    return record(point("exchange", size), 0.1, *(0.12,) * (size - 1))
 
 
-@pytest.mark.parametrize(
-    ("size", "said", "waiting"),
-    [(4, "fast rank: ", "; it waits for the others"), (3, "slow and fast ranks: ", "; the fast ranks wait")],
-)
-def test_a_fast_rank_waits_for_nobody(size: int, said: str, waiting: str) -> None:
-    """Of three the slow ones, too, are apart from the median of the others."""
-    steps_s = (0.1, *(0.12,) * (size - 1))
-    exchange = record(point("exchange", size), *steps_s)
-    for told, waits in ((exchange, True), (asynchronous(exchange), False)):
-        made = [
-            replace(one, point=replace(one.point, round=number))
-            for number in range(3)
-            for one in (record(point("each", size), *steps_s), told)
-        ]
-        (note,) = [note for row in rows(made) for note in row.footnotes if note.startswith(said)]
-        assert note.endswith(waiting) == waits
-
-
-def test_the_strong_rule_is_no_exception() -> None:
-    """Global batch 64 in 0.2 s on one device, 320 images/s; two ranks with 32 each: 32/0.125 + 32/0.2 = 416."""
-    records = [
-        record(point("solo", batch_size=64, **STRONG), 0.2),
-        asynchronous(record(point("exchange", 2, batch_size=32, **STRONG), 0.125, 0.2)),
-    ]
-    row = by_size(records)[2]
-    assert mean(row.samples_per_s) == close(416.0)
-    assert (mean(row.speedup), mean(row.efficiency)) == (close(1.3), close(0.65))
-
-
-def test_loss_by_cause_without_straggling() -> None:
-    """Alone 0.1; beside each other 0.1 and 0.15, as rates on average 0.12 a step; exchanging 0.12 and 0.2,
-    0.15: of 0.15, contention 0.02 and exposed 0.03 (the communication alone takes 0.04); nothing is left."""
-    records = [
-        record(point("solo"), 0.1),
-        record(point("together", 2), 0.1, 0.15),
-        asynchronous(record(point("exchange", 2), 0.12, 0.2)),
-        asynchronous(record(point("comm", 2), 0.04)),
-    ]
-    loss = loss_of(by_size(records)[2])
-    assert loss.contention == close(0.02 / 0.15)
-    assert loss.straggling is None
-    assert loss.exposed == close(0.03 / 0.15)
-    assert loss.unexplained == close(0.0)
-
-
-def test_communication_alone_is_by_rates_too() -> None:
-    # 1 / mean(1/0.01, 1/0.03) = 0.015 of the 0.03 that the exchange takes longer
-    records = [
-        record(point("solo"), 0.1),
-        record(point("together", 2), 0.1),
-        asynchronous(record(point("exchange", 2), 0.13)),
-        asynchronous(record(point("comm", 2), 0.01, 0.03)),
-    ]
-    assert loss_of(by_size(records)[2]).exposed == close(0.015 / 0.13)
-
-
-def test_the_parts_add_up() -> None:
-    rng = random.Random(5)
-    for _ in range(50):
-        records = []
-        for number in range(3):
-            found = sweep(number, rng.uniform(0.1, 0.2), {2: rng.uniform(0.1, 0.3)})
-            slow = asynchronous(record(point("exchange", 2, number), rng.uniform(0.1, 0.3), rng.uniform(0.1, 0.3)))
-            records += [slow if one.point.kind == "exchange" else one for one in found]
-        kept = [one for one in records if one.point.kind in ("exchange", "solo") or rng.random() < 0.6]
-        row = by_size(kept)[2]
-        loss = loss_of(row)
-        assert loss.straggling is None
-        parts = (getattr(loss, cause) or 0.0 for cause in loss.__struct_fields__)
-        assert sum(parts) == pytest.approx(1 - mean(row.efficiency), abs=1e-12)
-
-
-def test_what_a_missing_control_hides() -> None:
-    row = by_size([record(point("solo"), 0.1), asynchronous(record(point("exchange", 2), 0.125))])[2]
-    note = "no together control; counted in the rest: contention and exposed communication"
-    assert row.footnotes == (note,)
-    assert loss_of(row).unexplained == close(0.2)
-
-
-def test_its_controls_are_not_in_doubt_for_being_asynchronous() -> None:
-    records = [
-        asynchronous(one) if one.point.kind in ("exchange", "comm") else one for one in sweep(0, 0.1, {2: 0.2})
-    ]
-    assert by_size(records)[2].footnotes == ()
-
-
-# ---------------------------------------------------------------- audit
-
-
-def test_lingering_is_no_defect() -> None:
-    """The first rank is done in half of the time; what it goes on doing is in no window."""
-    made = asynchronous(record(point("exchange", 2), 0.1, 0.2))
-    assert rows([made])[0].flags == ("ONE-ROUND", "ASYNC")
-
-
-@pytest.mark.parametrize(("samples", "flagged"), [(310, False), (300, True)])
-def test_audit_counts_each_ranks_own_samples(samples: int, flagged: bool) -> None:
-    # 2 ranks x 3 windows x 320 = 1920
-    (row,) = rows([with_window(asynchronous(record(point("exchange", 2), 0.1, 0.2)), 0, 1, samples=samples)])
-    assert ("AUDIT" in row.flags) is flagged
-
-
-def test_audit_counts_the_steps_that_each_rank_did() -> None:
+def fewer_steps() -> PointRecord:
     """Rank 1 did half of the windows' steps with half of the samples: right where ranks do not wait."""
     made = record(point("exchange", 2), 0.1)
     for index in range(3):
         made = with_window(made, 1, index, steps=5, samples=160)
-    assert "AUDIT" in rows([made])[0].flags
-    assert rows([asynchronous(made)])[0].flags == ("ONE-ROUND", "ASYNC")
+    return made
 
 
-# ---------------------------------------------------------------- one worker for all devices
+def fed(waited_s: float | None, **ready: Any) -> PointRecord:
+    """A record whose ranks were blocked for so long in each window's feed."""
+    made = record(point(), 0.1)
+    told = Ready(import_s=1.0, build_s=1.0, parameters=1, gradient_bytes=4, device_name="cpu", **ready)
+    windows = tuple(replace(window, waited_s=waited_s) for window in made.ranks[0].windows)
+    return replace(made, ranks=(replace(made.ranks[0], ready=told, windows=windows),))
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_single_worker_counts_for_all_devices(waits: bool) -> None:
-    # 4 devices x 32 images / 0.125 s
-    made = by_one_worker(record(point("exchange", 4), 0.125, hosts=("node1", "node2")))
-    (row,) = rows([made if waits else asynchronous(made)])
-    assert mean(row.samples_per_s) == close(1024.0)
-    assert row.nodes == 2
-    assert row.flags == ("ONE-ROUND", *(() if waits else ("ASYNC",)))
+def with_servers(number: int, *cpu_percent: float | None) -> PointRecord:
+    at = point("exchange", 2, number, servers=2)
+    return served(record(at, 0.1), *cpu_percent, hosts=("node1", "node2"))
 
 
-def test_audit_of_a_single_worker_that_feeds_one_device_alone() -> None:
-    made = by_one_worker(record(point("exchange", 4), 0.125))
-    (row,) = rows([with_window(made, 0, 0, samples=320)])  # 3 x 1280 less 960
-    assert "audit: images/s x time gives 3840 samples, but the ranks fed 2880" in row.footnotes
+FREE = asynchronous(record(point("exchange", 2), 0.1, 0.2))
+CASES: dict[str, Sequence[PointRecord]] = {
+    # of three the slow ones, too, are apart from the median of the others
+    **{
+        f"a fast rank of {size}{waits}": three(
+            replace(fast_rank(size), point=point("each", size)), asynchronous(fast_rank(size)) if waits else
+            fast_rank(size),
+        )
+        for size in (4, 3)
+        for waits in ("", ", which do not wait")
+    },
+    "ranks that do not wait, no together": [record(point("solo"), 0.1), FREE],
+    "ranks that do not wait, all controls": [
+        asynchronous(one) if one.point.kind in ("exchange", "comm") else one for one in sweep(0, 0.1, {2: 0.2})
+    ],
+    # the first rank is done in half of the time; its other steps are in no window
+    "lingering": [FREE],
+    "each rank's own samples, 310 of 320": [with_window(FREE, 0, 1, samples=310)],
+    "each rank's own samples, 300 of 320": [with_window(FREE, 0, 1, samples=300)],
+    "fewer steps": [fewer_steps()],
+    "fewer steps of ranks that do not wait": [asynchronous(fewer_steps())],
+    # 3 x 1280 less 960
+    "one worker that feeds one device": [
+        with_window(by_one_worker(record(point("exchange", 4), 0.125)), 0, 0, samples=320)
+    ],
+    "no round of ranks that do not wait": [replace(failed(point("exchange", 2)), synchronous=False)],
+    # a step waits 1.0 s on average
+    "a feed": [fed(5.0), replace(fed(15.0), point=point("exchange", 1, 1))],
+    "an unknown feed": [fed(None)],
+    "a native feed from the page cache": [fed(1.0, fed_by="tf.data, 2 threads a rank", read_from="page cache")],
+    "files dropped from the page cache": [fed(1.0, read_from="disk", cached_fraction=0.0)],
+    "files of which 12 % stayed": [
+        fed(1.0, read_from="disk", cached_fraction=0.0),
+        replace(fed(1.0, read_from="disk", cached_fraction=0.125), point=point("exchange", 1, 1)),
+    ],
+    "files of another user": [fed(1.0, read_from="disk")],
+    # the scheduler is no server
+    "servers": [with_servers(0, 30.0, 50.0), with_servers(1, 40.0, 60.0)],
+    "servers of unknown use": [with_servers(0, None, None)],
+    "servers of a failed round": [
+        with_servers(0, 30.0, 50.0),
+        replace(failed(point("exchange", 2, 1, servers=2)), helpers=with_servers(1, 5.0, 5.0).helpers),
+    ],
+}  # fmt: skip
 
 
-# ---------------------------------------------------------------- never ranked against synchronous ones
+def test_notes_are_those_of_the_golden_file() -> None:
+    check_rows("notes", CASES)
 
 
-def asynchronous_contest(number: int, **steps_s: float) -> list[PointRecord]:
-    """Strategies at N=2; those whose name begins with `async` are asynchronous."""
-    made = [record(point("exchange", 2, number, strategy=f"fake:{name}"), time) for name, time in steps_s.items()]
-    return [asynchronous(one) if ":async" in one.point.strategy else one for one in made]
+# ---------------------------------------------------------------- curves and servers
 
 
-def rounds_of(**steps_s: float) -> list[PointRecord]:
-    return [one for number in range(3) for one in asynchronous_contest(number, **steps_s)]
-
-
-def test_comparisons_are_among_equals() -> None:
-    found = analyse(rounds_of(a=0.1, b=0.11, async_c=0.05, async_d=0.06)).comparisons
-    pairs = [(one.best.strategy, one.other.strategy, one.synchronous) for one in found]
-    assert pairs == [("fake:a", "fake:b", True), ("fake:async_c", "fake:async_d", False)]
-
-
-def test_standings_are_among_equals() -> None:
-    found = {row.strategy: row.standing for row in rows(rounds_of(a=0.1, b=0.125, async_c=0.05, async_d=0.08))}
-    assert found["fake:a"] is not None and found["fake:a"].best
-    assert found["fake:async_c"] is not None and found["fake:async_c"].best
-    # 0.1 / 0.125 - 1 and 0.05 / 0.08 - 1
-    for name, difference in (("fake:b", -0.2), ("fake:async_d", -0.375)):
-        standing = found[name]
-        assert standing is not None and not standing.best and standing.distinguishable
-        assert mean(standing.difference) == close(difference)
-
-
-@pytest.mark.parametrize("steps_s", [{"a": 0.1}, {"a": 0.1, "async_b": 0.05}])
-def test_without_a_rival_of_its_kind_nothing_is_ranked(steps_s: dict[str, Any]) -> None:
-    records = rounds_of(**steps_s)
-    assert analyse(records).comparisons == ()
-    assert all(row.standing is None for row in rows(records))
-
-
-def test_one_shared_round_is_no_standing() -> None:
-    records = [*asynchronous_contest(0, a=0.1, b=0.2), *asynchronous_contest(1, a=0.1)]
-    found = {row.strategy: row.standing for row in rows(records)}
-    first, other = found["fake:a"], found["fake:b"]
-    assert first is not None and other is not None and other.difference is not None
-    assert (mean(other.difference), other.difference.low) == (close(-0.5), None)
-    assert (first.verdict, other.verdict) == ("not compared", "not compared")
-
-
-def test_a_cell_of_which_no_round_was_measured_says_as_much_as_its_records() -> None:
-    lost = replace(failed(point("exchange", 2)), synchronous=False)
-    assert rows([lost])[0].flags == ("FAILED", "ASYNC")
-
-
-# Which rows are one curve, which are rivals, and what their servers used.
-
-
-def curves_of(*cells: tuple[int, int], **changes: Any) -> int:
-    points = [point("exchange", n, servers=servers, **changes) for n, servers in cells]
-    return len(set(curve_keys(points).values()))
-
-
-# ---------------------------------------------------------------- curves
-
-
-def test_servers_that_grow_with_the_nodes_are_one_curve() -> None:
-    assert curves_of((1, 1), (2, 1), (4, 2), (8, 4)) == 1
-    assert curves_of((1, 2), (2, 2), (4, 2)) == 1
-    assert curves_of((1, 0), (2, 0)) == 1
-
-
-def test_several_numbers_of_servers_at_one_size_are_several_curves() -> None:
-    cells = ((1, 1), (2, 1), (1, 2), (2, 2))
+@pytest.mark.parametrize(
+    ("cells", "curves"),
+    [
+        (((1, 1), (2, 1), (4, 2), (8, 4)), 1),  # servers grow with the nodes
+        (((1, 2), (2, 2), (4, 2)), 1),
+        (((1, 0), (2, 0)), 1),
+        (((1, 1), (2, 1), (1, 2), (2, 2)), 2),  # several numbers of servers at one size
+    ],
+)
+def test_numbers_of_servers_of_one_size_are_curves(cells: Sequence[tuple[int, int]], curves: int) -> None:
     keys = curve_keys([point("exchange", n, servers=servers) for n, servers in cells])
-    one, two = ([key for cell, key in keys.items() if f"{count} servers" in cell] for count in (1, 2))
-    assert len(set(one)) == len(set(two)) == 1 and one[0] != two[0]
-
-
-def test_servers_on_nodes_of_their_own_are_another_curve() -> None:
-    points = [point("exchange", 2, servers=1), point("exchange", 4, servers=2, server_hosts="dedicated")]
-    assert len(set(curve_keys(points).values())) == 2
+    assert len(set(keys.values())) == curves
+    dedicated = point("exchange", 16, servers=2, server_hosts="dedicated")
+    assert len({*keys.values(), *curve_keys([dedicated]).values()}) == curves + 1
 
 
 def test_rows_of_a_curve_share_its_number() -> None:
@@ -468,12 +333,6 @@ def test_rows_of_a_curve_share_its_number() -> None:
     ]  # fmt: skip
 
 
-def test_a_strategys_own_rank_is_found_with_other_servers() -> None:
-    records = sweep(0, 0.1, {1: 0.104}, servers=1)
-    records += sweep(0, 0.1, {2: 0.16}, servers=2)
-    assert mean(by_size(records)[2].strategy_efficiency) == close(0.65)
-
-
 def test_comm_is_that_of_the_same_servers() -> None:
     records = [*sweep(0, 0.1, {2: 0.2}, servers=1), *sweep(0, 0.1, {2: 0.15}, servers=2)]
     quick = record(point("comm", 2, servers=2), 0.01)
@@ -481,9 +340,6 @@ def test_comm_is_that_of_the_same_servers() -> None:
     found = {row.servers: loss_of(row).exposed for row in rows(records)}
     # together 0.104; the slower one may take 0.05 alone, the other 0.01
     assert found == {1: close(0.05 / 0.2), 2: close(0.01 / 0.15)}
-
-
-# ---------------------------------------------------------------- rivals
 
 
 def test_numbers_of_servers_are_rivals() -> None:
@@ -496,68 +352,3 @@ def test_numbers_of_servers_are_rivals() -> None:
     found = analyse(records).comparisons
     assert {(one.best.servers, one.best.server_hosts) for one in found} == {(2, "dedicated")}
     assert {(one.other.servers, one.other.server_hosts) for one in found} == {(1, "shared"), (2, "shared")}
-
-
-def test_difference_is_the_advantage_from_the_other_side() -> None:
-    # b / a - 1 = 25 % in each round, a / b - 1 = -20 %
-    times = (("a", 0.125), ("b", 0.1))
-    records = [record(point("exchange", 2, n, strategy=f"fake:{name}"), t) for n in range(3) for name, t in times]
-    (found,) = analyse(records).comparisons
-    assert (mean(found.advantage), mean(found.difference)) == (close(0.25), close(-0.2))
-    work = found.workload
-    assert (found.placement, work.batch_rule, work.batch_size, found.synchronous) == ("pack", "weak", 32, True)
-
-
-# ---------------------------------------------------------------- the servers' use
-
-
-def with_servers(number: int, *cpu_percent: float | None) -> PointRecord:
-    at = point("exchange", 2, number, servers=2)
-    return served(record(at, 0.1), *cpu_percent, hosts=("node1", "node2"))
-
-
-def test_servers_have_a_place_and_a_use() -> None:
-    (row,) = rows([with_servers(0, 30.0, 50.0), with_servers(1, 40.0, 60.0)])
-    assert [(one.name, one.host, one.cpu_percent) for one in row.server_use] == [
-        ("server-0", "node1", 35.0), ("server-1", "node2", 55.0),
-    ]  # fmt: skip
-    assert (row.servers, row.server_cpu_percent) == (2, 45.0)  # the scheduler is no server
-
-
-def test_servers_whose_use_is_not_known() -> None:
-    (row,) = rows([with_servers(0, None, None)])
-    assert [one.cpu_percent for one in row.server_use] == [None, None]
-    assert row.server_cpu_percent is None
-    assert rows([record(point("exchange"), 0.1)])[0].server_use == ()
-
-
-def test_servers_of_failed_rounds_do_not_count() -> None:
-    lost = replace(failed(point("exchange", 2, 1, servers=2)), helpers=with_servers(1, 5.0, 5.0).helpers)
-    (row,) = rows([with_servers(0, 30.0, 50.0), lost])
-    assert row.server_cpu_percent == 40.0
-
-
-# ---------------------------------------------------------------- nodes
-
-
-def test_factors_across_nodes_are_over_the_rounds_that_have_both() -> None:
-    """N=2 on one node at 0.8 and 0.9, N=4 on two at 0.6 and, in a round that lacks N=2, at 0.1."""
-    records = []
-    for number, inside, across in ((0, 0.8, 0.6), (1, 0.9, None), (2, None, 0.1), (3, 0.8, 0.6)):
-        records.append(record(point("solo", 1, number), 0.1))
-        for size, value in ((2, inside), (4, across)):
-            if value is not None:
-                hosts = ("node1",) if size == 2 else ("node1", "node2")
-                records.append(record(point("exchange", size, number), 0.1 / value, hosts=hosts))
-    row = by_size(records)[4]
-    assert (row.intra_node, row.inter_node) == (close(0.8), close(0.75))
-
-
-def test_without_a_shared_round_there_are_no_factors() -> None:
-    records = [
-        record(point("solo", 1, 0), 0.1),
-        record(point("solo", 1, 1), 0.1),
-        record(point("exchange", 2, 0), 0.1),
-        record(point("exchange", 4, 1), 0.1, hosts=("node1", "node2")),
-    ]
-    assert by_size(records)[4].intra_node is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv as csv_module
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from scaling.report.material import Material
 from scaling.tools.compare.found import METRICS
 from scaling.workloads import data
 from tests.support.compared_runs import without_noise
+from tests.support.golden_rows import check_rows
 from tests.support.gpu_records import GIB, sample, with_gpus
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import by_one_worker, close, failed, header, host, mean, point, record, warning
@@ -103,9 +104,11 @@ def test_servers_that_have_nodes_of_their_own_are_paid() -> None:
 
 
 def test_relative_cost_is_one_over_efficiency_where_a_machine_has_one_device() -> None:
+    """Four devices of a machine of eight do 3.2 times what it does with one."""
     found = billed(row(4), pricing()).relative
     assert found and (found.mean, found.low, found.high) == (close(1.25), close(1.0), close(1 / 0.64))
-    assert relative(row(4)) == found
+    assert relative(row(4)) == found and relative(row(2, flags=("MISLABELLED",))) is None
+    assert mean(billed(row(4), pricing(replace(V100, devices=8))).relative) == close(1 / 3.2)
 
 
 def test_samples_that_taught_less_have_no_relative_cost_to_any_row() -> None:
@@ -116,11 +119,6 @@ def test_samples_that_taught_less_have_no_relative_cost_to_any_row() -> None:
     stale = replace(four, learnt_less=True)
     assert billed(stale, asked).relative is None
     assert why_not(stale) == "its samples teach less" and why_not(four) == ""
-
-
-def test_relative_cost_on_machines_of_eight() -> None:
-    """Four devices of eight: one machine does 3.2 times what it does with one device."""
-    assert mean(billed(row(4), pricing(replace(V100, devices=8))).relative) == close(1 / 3.2)
 
 
 def test_an_epoch_is_what_is_trained_on() -> None:
@@ -142,10 +140,6 @@ def test_an_epoch() -> None:
 def test_what_is_not_what_it_says_has_no_price(flag: str, said: str) -> None:
     found = bill(row(2, flags=(flag,)), header(), pricing())
     assert isinstance(found, str) and said in found
-
-
-def test_the_relative_cost_of_another_network_is_not_told() -> None:
-    assert relative(row(2, flags=("MISLABELLED",))) is None
 
 
 # ---------------------------------------------------------------- whose price it is
@@ -201,27 +195,21 @@ def curve(*rates: float) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    ("rates", "found"),
+    ("rates", "found", "asked"),
     [
-        ((100, 200, 400), 4),  # as cheap as the first
-        ((100, 190, 340), 4),  # added samples: 2/150 against a mean of 4/340: 1.13
-        ((100, 180, 240), 2),  # 2/60 against 4/240: 2
-        ((100, 101, 400), 1),
-        ((100, 90), 1),
-        ((100,), None),
-        ((), None),
+        ((100, 200, 400), 4, pricing()),  # as cheap as the first
+        ((100, 190, 340), 4, pricing()),  # added samples: 2/150 against a mean of 4/340: 1.13
+        ((100, 180, 240), 2, pricing()),  # 2/60 against 4/240: 2
+        ((100, 180, 240), 4, pricing(knee=2.5)),
+        ((100, 120, 130), 4, pricing(replace(V100, devices=4))),  # devices that are paid anyway cost nothing more
+        ((100, 101, 400), 1, pricing()),
+        ((100, 90), 1, pricing()),
+        ((100,), None, pricing()),
+        ((), None, pricing()),
     ],
 )
-def test_the_knee(rates: tuple[float, ...], found: int | None) -> None:
-    assert knee(curve(*rates), header(), pricing()) == found
-
-
-def test_a_larger_knee_takes_more() -> None:
-    assert knee(curve(100, 180, 240), header(), pricing(knee=2.5)) == 4
-
-
-def test_devices_that_are_paid_anyway_cost_nothing_more() -> None:
-    assert knee(curve(100, 120, 130), header(), pricing(replace(V100, devices=4))) == 4
+def test_the_knee(rates: tuple[float, ...], found: int | None, asked: Pricing) -> None:
+    assert knee(curve(*rates), header(), asked) == found
 
 
 # A user's file of prices: read whole, or refused in one line.
@@ -250,7 +238,7 @@ def test_a_file_as_it_should_be(tmp_path: Path) -> None:
     (price,) = read(tmp_path, GOOD).price
     assert (price.hourly, price.seen, price.devices) == (3.06, "2018-02-01", 1)
     assert price.match.holds(gpu="Tesla V100-SXM2-16GB", cpu="any")
-    assert not price.match.holds(gpu="Tesla P100")
+    assert not price.match.holds(gpu="Tesla P100") and not cost.Match().holds(gpu="any")
 
 
 @pytest.mark.parametrize(
@@ -282,10 +270,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, said: str) -
     assert "\n" not in str(error.value)
 
 
-def test_a_match_without_patterns_means_nobody() -> None:
-    assert not cost.Match().holds(gpu="any")
-
-
 # Energy of processors and memory: power over rate, of all of a row's machines or none, and of nobody else.
 
 NODES = ("node1", "node2")
@@ -312,86 +296,57 @@ def two_nodes(by_host: Mapping[str, MachineEnergy], number: int = 0) -> PointRec
     return counted(record(point("exchange", 2, number), 0.1, hosts=NODES), by_host)
 
 
-def use(*records: PointRecord) -> MachineUse | None:
-    (row,) = rows([record(point("solo", 1), 0.1), *records])
-    return row.machine_energy
+LESS = {**BOTH, "node2": MachineEnergy(joules=200.0, seconds=2.0)}
+WHOLE = two_nodes(BOTH)
+ENERGIES: dict[str, Sequence[PointRecord]] = {
+    # 100 W and 200 W over 640 images/s
+    "two nodes": [WHOLE],
+    "the mean of rounds": [WHOLE, two_nodes(LESS, 1)],
+    "a part is not the whole": [two_nodes({"node1": BOTH["node1"]})],
+    "no counters": [two_nodes({})],
+    "a counter that stands still": [two_nodes({**BOTH, "node2": MachineEnergy(joules=0.0, seconds=2.0)})],
+    "a counter that cannot be read": [two_nodes({**BOTH, "node2": UNREADABLE})],
+    # no energy is claimed on a shared machine
+    "oversubscribed": [replace(WHOLE, oversubscribed=True)],
+    "disturbed": [replace(WHOLE, warnings=(replace(warning("another program"), kind="foreign-load"),))],
+    "emulated": [replace(WHOLE, point=point("exchange", 2, device="emulated", profile="p100"))],
+}
 
 
 def test_energy_of_a_sample_is_power_over_rate() -> None:
-    """100 W and 200 W; 640 images/s."""
-    found = use(two_nodes(BOTH))
-    assert found is not None
-    assert (found.power_w, found.j_per_sample) == (300.0, close(300 / 640))
-
-
-def test_it_is_the_mean_of_rounds() -> None:
-    less = {**BOTH, "node2": MachineEnergy(joules=200.0, seconds=2.0)}
-    found = use(two_nodes(BOTH), two_nodes(less, 1))
-    assert found is not None and found.power_w == 250.0
-
-
-def test_a_part_is_not_the_whole() -> None:
-    assert use(two_nodes({"node1": BOTH["node1"]})) is None
-    assert use(two_nodes({})) is None
-    assert use(two_nodes({**BOTH, "node2": MachineEnergy(joules=0.0, seconds=2.0)})) is None
-    assert use(two_nodes({**BOTH, "node2": UNREADABLE})) == MachineUse(unreadable=FIRST)
-
-
-@pytest.mark.parametrize("how", ["oversubscribed", "disturbed", "emulated"])
-def test_no_energy_is_claimed_on_a_shared_machine(how: str) -> None:
-    made = two_nodes(BOTH)
-    changed = {
-        "oversubscribed": replace(made, oversubscribed=True),
-        "disturbed": replace(made, warnings=(replace(warning("somebody"), kind="foreign-load"),)),
-        "emulated": replace(made, point=point("exchange", 2, device="emulated", profile="p100")),
-    }
-    assert use(changed[how]) is None
+    (row,) = rows([record(point("solo", 1), 0.1), WHOLE])
+    assert row.machine_energy == MachineUse(power_w=300.0, j_per_sample=close(300 / 640))
+    found = METRICS["j_per_sample"].of(row)
+    assert found is not None and found.mean == close(300 / 640)
+    check_rows("energy", ENERGIES)
 
 
 # ---------------------------------------------------------------- in the report
 
 
-def details(*records: PointRecord) -> dict[str, str]:
-    made = Material(header(), [record(point("solo", 1), 0.1), *records]).doc
-    of_rows = {one.label: words.value(one.values[0]) for section in made.sections for one in section.details}
-    return of_rows | {entry.label: words.text(entry.phrase) for entry in made.how_to_read}
-
-
-def columns(*records: PointRecord) -> dict[str, str]:
-    return next(csv_module.DictReader(io.StringIO(csv.of_rows(rows([record(point("solo", 1), 0.1), *records])))))
-
-
-def test_the_report_says_it() -> None:
-    found = details(two_nodes(BOTH))
-    assert "RAPL" in found["CPU and DRAM"] and "J, W: -" not in found
-    shown = Material(header(), [record(point("solo", 1), 0.1), two_nodes(BOTH)]).doc
-    (said,) = [one for section in shown.sections for one in section.details if one.label == "CPU and DRAM"]
-    assert words.value(said.values[0]) == "N=2 300 W, 0.469 J/image, 2.13 images/s/W"
-    told = columns(two_nodes(BOTH))
-    assert (told["machine_power_w"], told["machine_j_per_sample"]) == ("300.0", "0.46875")
-
-
-def test_what_cannot_be_read_is_a_dash_and_its_cure_a_note() -> None:
-    made = Material(header(), [record(point("solo", 1), 0.1), two_nodes({**BOTH, "node1": UNREADABLE})]).doc
-    (said,) = [one for section in made.sections for one in section.details if one.label == "CPU and DRAM"]
-    assert words.value(said.values[0]) == "N=2 -"
-    (cure,) = [words.text(entry.phrase) for entry in made.how_to_read if entry.label == "J, W: -"]
-    assert cure.startswith(f"{FIRST}: cannot be read") and "udev rule" in cure
-    told = columns(two_nodes({**BOTH, "node1": UNREADABLE}))
-    assert (told["machine_power_w"], told["machine_unreadable"]) == ("", FIRST)
-
-
-def test_without_counters_there_is_no_line_and_no_column() -> None:
-    assert not {"CPU and DRAM", "J, W: -"} & details(two_nodes({})).keys()
-    assert not [
-        name for name in columns(two_nodes({})) if name.startswith("machine_") and name != "machine_cpu_percent"
-    ]
-
-
-def test_it_is_what_runs_on_cpus_are_compared_by() -> None:
-    (row,) = rows([record(point("solo", 1), 0.1), two_nodes(BOTH)])
-    found = METRICS["j_per_sample"].of(row)
-    assert found is not None and found.mean == close(300 / 640)
+@pytest.mark.parametrize(
+    ("by_host", "said", "power_w", "unreadable"),
+    [
+        (BOTH, "N=2 300 W, 0.469 J/image, 2.13 images/s/W", "300.0", ""),
+        ({**BOTH, "node1": UNREADABLE}, "N=2 -", "", FIRST),
+        ({}, None, None, None),
+    ],
+)
+def test_the_report_says_it(
+    by_host: Mapping[str, MachineEnergy], said: str | None, power_w: str | None, unreadable: str | None
+) -> None:
+    """A counter that cannot be read is a dash, and its cure a note; without counters there is no line and no
+    column."""
+    records = [record(point("solo", 1), 0.1), two_nodes(by_host)]
+    made = Material(header(), records).doc
+    told = {one.label: words.value(one.values[0]) for section in made.sections for one in section.details}
+    assert told.get("CPU and DRAM") == said
+    read = {entry.label: words.text(entry.phrase) for entry in made.how_to_read}
+    assert ("RAPL" in read.get("CPU and DRAM", "")) == (said is not None)
+    cure = read.get("J, W: -", "")
+    assert (cure.startswith(f"{FIRST}: cannot be read") and "udev rule" in cure) if unreadable else not cure
+    columns = next(csv_module.DictReader(io.StringIO(csv.of_rows(rows(records)))))
+    assert (columns.get("machine_power_w"), columns.get("machine_unreadable")) == (power_w, unreadable)
 
 
 # How GPUs ran: means over devices, and the energy of all of them or none.
@@ -402,80 +357,79 @@ def two() -> PointRecord:
     return with_gpus(record(point("exchange", 2), 0.1))
 
 
-def test_means_are_over_devices() -> None:
+def with_telemetry(*found: Telemetry) -> PointRecord:
     made = two()
-    lame = replace(made.ranks[1], telemetry=Telemetry(samples=(sample(device_index=1, sm_clock_mhz=800.0),)))
-    found = device_use.of([replace(made, ranks=(made.ranks[0], lame))])
-    assert found is not None
-    assert (found.sm_clock_mhz, found.slowest_sm_clock_mhz, found.max_sm_clock_mhz) == (1101.25, 800.0, 1410.0)
+    ranks = (replace(rank, telemetry=one) for rank, one in zip(made.ranks, found, strict=False))
+    return replace(made, ranks=tuple(ranks))
 
 
-def test_an_idle_gpu_tells_no_clock() -> None:
-    """The same as where rows are held against their baselines, or one report would have two clocks for a row."""
-    made = two()
-    idle = sample(sm_clock_mhz=210.0, utilisation_percent=0.0)
-    first = replace(made.ranks[0], telemetry=Telemetry(samples=(idle, sample(sm_clock_mhz=1400.0))))
-    found, same = (
-        device_use.of([replace(made, ranks=(first,))]),
-        device_use.clocks([replace(made, ranks=(first,))]),
-    )
-    assert found is not None and same is not None
-    assert found.sm_clock_mhz == found.slowest_sm_clock_mhz == same.sm_mhz == 1400.0
-
-
-def test_the_energy_of_a_part_is_not_that_of_the_whole() -> None:
-    made = two()
-    found = device_use.of([made])
-    assert found is not None and found.samples_per_j == 2 * 3 * 10 * 32 / 2000
-    silent = replace(made.ranks[1], telemetry=replace(made.ranks[1].telemetry, energy_j=None))
-    part = device_use.of([replace(made, ranks=(made.ranks[0], silent))])
-    assert part is not None and part.samples_per_j is None
-
-
-def test_the_steps_that_no_window_counts_used_energy_too() -> None:
-    made = two()
-    ranks = (
-        replace(rank, windows=(replace(rank.windows[0], uncounted_samples=32), *rank.windows[1:]))
-        for rank in made.ranks
-    )
-    found = device_use.of([replace(made, ranks=tuple(ranks))])
-    assert found is not None and found.samples_per_j == 2 * (3 * 10 + 1) * 32 / 2000
-
-
-def test_the_energy_of_a_gpu_that_ranks_share_counts_once() -> None:
-    """Each of them reads the counter of the whole GPU."""
-    shared = device_use.of([replace(two(), gpus=("GPU-a", "GPU-a"))])
-    apart = device_use.of([replace(two(), gpus=("GPU-a", "GPU-b"))])
-    assert shared is not None and shared.samples_per_j == 2 * 3 * 10 * 32 / 1000
-    assert apart is not None and apart.samples_per_j == 2 * 3 * 10 * 32 / 2000
-
-
-def test_one_worker_of_several_devices_counts_them_all() -> None:
-    both = Telemetry(samples=(sample(device_index=0), sample(device_index=1)), energy_j=2000.0)
+def helped() -> PointRecord:
+    """Helpers that compute have their devices."""
     made = by_one_worker(two())
-    found = device_use.of([replace(made, ranks=(replace(made.ranks[0], telemetry=both),))])
-    assert found is not None and found.samples_per_j == 2 * 3 * 10 * 32 / 2000
-
-
-def test_helpers_that_compute_have_their_devices() -> None:
-    made = by_one_worker(two())
-    coordinator = replace(made.ranks[0], telemetry=Telemetry())
     computing = tuple(
         HelperRecord(
             name=f"worker-{n}", launch_rank=n, host="node1", outcome=rank.outcome, telemetry=rank.telemetry
         )
         for n, rank in enumerate(two().ranks)
     )
-    found = device_use.of([replace(made, ranks=(coordinator,), helpers=computing)])
-    assert found is not None
-    assert (found.sm_clock_mhz, found.samples_per_j) == (1402.5, 2 * 3 * 10 * 32 / 2000)
+    return replace(made, ranks=(replace(made.ranks[0], telemetry=Telemetry()),), helpers=computing)
 
 
-def test_the_memory_is_a_framework_s_own_count_else_what_nvml_saw() -> None:
-    made = two()
-    untold = tuple(replace(rank, result=None) for rank in made.ranks)
-    found = [device_use.of([one]) for one in (made, replace(made, ranks=untold))]
-    assert [one.peak_memory_bytes for one in found if one] == [31 * GIB, 40 * GIB]
+def by_one() -> PointRecord:
+    both = Telemetry(samples=(sample(device_index=0), sample(device_index=1)), energy_j=2000.0)
+    made = by_one_worker(two())
+    return replace(made, ranks=(replace(made.ranks[0], telemetry=both),))
+
+
+def uncounted() -> PointRecord:
+    """A step that no window counts used energy too."""
+    ranks = (
+        replace(rank, windows=(replace(rank.windows[0], uncounted_samples=32), *rank.windows[1:]))
+        for rank in two().ranks
+    )
+    return replace(two(), ranks=tuple(ranks))
+
+
+OF_FIRST, OF_SECOND = (rank.telemetry for rank in two().ranks)
+SAMPLES = 2 * 3 * 10 * 32
+USES: dict[str, tuple[PointRecord, dict[str, float | None]]] = {
+    "all": (two(), {"samples_per_j": SAMPLES / 2000, "peak_memory_bytes": 31 * GIB}),
+    # means are over devices
+    "a slow GPU": (
+        with_telemetry(OF_FIRST, Telemetry(samples=(sample(device_index=1, sm_clock_mhz=800.0),))),
+        {"sm_clock_mhz": 1101.25, "slowest_sm_clock_mhz": 800.0, "max_sm_clock_mhz": 1410.0},
+    ),
+    # an idle GPU shows no clock
+    "an idle GPU": (
+        with_telemetry(
+            Telemetry(samples=(sample(sm_clock_mhz=210.0, utilisation_percent=0.0), sample(sm_clock_mhz=1400.0)))
+        ),
+        {"sm_clock_mhz": 1400.0, "slowest_sm_clock_mhz": 1400.0},
+    ),
+    # the energy of a part is not that of the whole
+    "a GPU without a counter": (
+        with_telemetry(OF_FIRST, replace(OF_SECOND, energy_j=None)), {"samples_per_j": None}
+    ),
+    "an uncounted step": (uncounted(), {"samples_per_j": 2 * 31 * 32 / 2000}),
+    # each of them reads the counter of the whole GPU
+    "ranks that share a GPU": (replace(two(), gpus=("GPU-a", "GPU-a")), {"samples_per_j": SAMPLES / 1000}),
+    "ranks of two GPUs": (replace(two(), gpus=("GPU-a", "GPU-b")), {"samples_per_j": SAMPLES / 2000}),
+    "one worker of two GPUs": (by_one(), {"samples_per_j": SAMPLES / 2000}),
+    "helpers": (helped(), {"sm_clock_mhz": 1402.5, "samples_per_j": SAMPLES / 2000}),
+    # the memory is a framework's own count, else that of NVML
+    "no result": (
+        replace(two(), ranks=tuple(replace(rank, result=None) for rank in two().ranks)),
+        {"peak_memory_bytes": 40 * GIB},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", USES)
+def test_the_use_of_devices(name: str) -> None:
+    made, values = USES[name]
+    found, clocks = device_use.of([made]), device_use.clocks([made])
+    assert {field: getattr(found, field) for field in values} == values
+    assert found is not None and clocks is not None and clocks.sm_mhz == pytest.approx(found.sm_clock_mhz, rel=0.1)
 
 
 def test_without_readings_nothing_is_known() -> None:

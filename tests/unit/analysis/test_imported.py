@@ -37,10 +37,6 @@ def note(*rows: ImportedRow) -> str:
     return max(cells(rows), key=lambda cell: cell.world_size).notes[0]
 
 
-def test_an_efficiency_is_over_one_device_of_the_same_cell() -> None:
-    assert claims(TITAN, row(4, 3600.0)) == {1: (1.0, 1), 4: (0.9, 1)}
-
-
 def test_several_logs_of_a_cell_are_launches() -> None:
     (cell,) = cells([row(4, 3600.0), row(4, 3700.0)])
     assert cell.rate is not None and cell.rate.half_width is not None
@@ -83,16 +79,6 @@ def test_another_cell_is_no_base_and_the_row_says_why(change: dict[str, Any], sa
     assert len(cells([row(4, 3600.0, **change), row(4, 3600.0)])) == 2
 
 
-def test_four_devices_are_no_base_of_a_model_that_fits_one() -> None:
-    assert claims(row(4, 3600.0), row(8, 7000.0)) == {4: None, 8: None}
-
-
-def test_a_row_without_any_base_says_which_it_needs() -> None:
-    assert note(row(4, 3600.0)) == "no efficiency: it needs a row of the same work on 1 device"
-
-
-# ---------------------------------------------------------------- parallelisms
-
 # Tokens/s of a table with tensor parallelism: against one device 53 %, against its own smallest row 88 %.
 SPLIT = [
     TITAN,
@@ -100,42 +86,42 @@ SPLIT = [
     row(8, 4230.0, parallelism="tp=4,dp_shard=2"),
     row(32, 15000.0, parallelism="tp=4,dp_shard=8"),
 ]
+NEEDS = "no efficiency: it needs a row of"
+UNKNOWN_SPLIT = row(4, 3600.0, parallelism="unknown")
+LACKS = "no efficiency and no interval: the log does not say its parallelism; add --parallelism"
+# Rows; efficiencies and their bases by number of devices; the first note of the largest row, "" if any.
+CLAIMS: list[tuple[list[ImportedRow], dict[int, tuple[float, int] | None], str]] = [
+    ([TITAN, row(4, 3600.0)], {1: (1.0, 1), 4: (0.9, 1)}, ""),
+    ([row(4, 3600.0), row(8, 7000.0)], {4: None, 8: None}, ""),
+    ([row(4, 3600.0)], {4: None}, f"{NEEDS} the same work on 1 device"),
+    # a split model is compared with its own smallest row, one device is no base of it, nor is another split
+    (SPLIT, {1: (1.0, 1), 4: (1.0, 4), 8: (0.881, 4), 32: (0.781, 4)}, ""),
+    ([TITAN, SPLIT[2]], {1: (1.0, 1), 8: None}, f"{NEEDS} tp=4 on 4 devices"),
+    (
+        [row(8, 4230.0, parallelism="tp=8"), row(16, 7000.0, parallelism="tp=4,pp=2")],
+        {8: (1.0, 8), 16: None}, f"{NEEDS} tp=4,pp=2 on 8 devices",
+    ),
+    # a smallest row above the fewest devices is a base but claims nothing
+    (SPLIT[2:], {8: None, 32: (0.887, 8)}, ""),
+    ([row(8, 1.0, parallelism="ep=8")], {8: None}, f"{NEEDS} ep=8 on fewer devices"),
+    # degrees of one and data parallelism split nothing
+    ([TITAN, row(4, 3600.0, parallelism="tp=1,pp=1")], {1: (1.0, 1), 4: (0.9, 1)}, ""),
+    ([TITAN, row(4, 3600.0, parallelism="dp_shard=4")], {1: (1.0, 1), 4: (0.9, 1)}, ""),
+    ([TITAN, UNKNOWN_SPLIT], {1: (1.0, 1), 4: None}, LACKS),
+    ([replace(TITAN, parallelism="unknown")], {1: (1.0, 1)}, ""),
+]  # fmt: skip
 
 
-def test_a_split_model_is_compared_with_its_own_smallest_row() -> None:
-    assert claims(*SPLIT) == {1: (1.0, 1), 4: (1.0, 4), 8: (0.881, 4), 32: (0.781, 4)}
+@pytest.mark.parametrize(("rows", "found", "said"), CLAIMS)
+def test_claims_and_their_bases(
+    rows: list[ImportedRow], found: dict[int, tuple[float, int] | None], said: str
+) -> None:
+    assert claims(*rows) == found
+    assert not said or note(*rows) == said
 
 
-def test_one_device_is_no_base_of_a_split_model() -> None:
-    assert claims(TITAN, SPLIT[2])[8] is None
-    assert note(TITAN, SPLIT[2]) == "no efficiency: it needs a row of tp=4 on 4 devices"
-
-
-def test_another_split_is_no_base() -> None:
-    rows = [row(8, 4230.0, parallelism="tp=8"), row(16, 7000.0, parallelism="tp=4,pp=2")]
-    assert claims(*rows) == {8: (1.0, 8), 16: None}
-    assert note(*rows) == "no efficiency: it needs a row of tp=4,pp=2 on 8 devices"
-
-
-def test_a_smallest_row_above_the_fewest_devices_is_a_base_but_claims_nothing() -> None:
-    assert claims(SPLIT[2], SPLIT[3]) == {8: None, 32: (0.887, 8)}
-
-
-def test_the_fewest_devices_of_experts_are_unknown() -> None:
-    assert note(row(8, 1.0, parallelism="ep=8")) == "no efficiency: it needs a row of ep=8 on fewer devices"
-
-
-@pytest.mark.parametrize("text", ["", "tp=1,pp=1", "dp_shard=4"])
-def test_degrees_of_one_and_data_parallelism_split_nothing(text: str) -> None:
-    assert claims(TITAN, row(4, 3600.0, parallelism=text))[4] == (0.9, 1)
-
-
-def test_an_unknown_parallelism_claims_nothing() -> None:
-    unknown = row(4, 3600.0, parallelism="unknown")
-    assert claims(TITAN, unknown)[4] is None
-    assert note(TITAN, unknown).endswith("the log does not say its parallelism; add --parallelism")
-    assert len(cells([unknown, unknown, row(4, 3600.0)])) == 3
-    assert claims(replace(TITAN, parallelism="unknown"))[1] == (1.0, 1)
+def test_unknown_parallelisms_are_cells_of_their_own() -> None:
+    assert len(cells([UNKNOWN_SPLIT, UNKNOWN_SPLIT, row(4, 3600.0)])) == 3
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.pools import LATE, drifts, lasting, slope
+from scaling.analysis.measured.pools import LATE, drifts, lasting
 from scaling.analysis.measured.step_time import Blocks, step_time, truncation
+from scaling.analysis.statistics.intervals import Lasting
 from scaling.analysis.table.analyse import rows
-from scaling.analysis.table.rows import Drift, Lasting, Row
+from scaling.analysis.table.rows import Row
 from scaling.plan import defaults
 from scaling.records.events import Window
 from scaling.records.point import Kind
@@ -377,11 +378,6 @@ def test_less_than_half_a_percent_in_all_is_not_worth_a_stamp() -> None:
     assert drifts({"exchange": alone([{i: 3 * value for i, value in one.items()} for one in points])})
 
 
-def test_slope_of_a_line() -> None:
-    assert slope({0: 1.0, 1: 1.5, 2: 2.0, 5: 3.5}) == pytest.approx(0.5)
-    assert slope({0: 1.0, 1: 1.5}) is None
-
-
 def test_truncation_cuts_what_differs_and_no_noise() -> None:
     assert truncation([2.0, 1.5, 1.01, 1.0, 0.99, 1.0, 1.01, 1.0]) == 2
     assert truncation([1.0] * 8) == 0
@@ -494,8 +490,3 @@ def _faster(made: PointRecord, part: float) -> PointRecord:
         for rank in made.ranks
     )
     return replace(made, ranks=ranks)
-
-
-def test_a_drift_says_what_it_is() -> None:
-    one = Drift(kind="each", per_window=0.002, windows=6, points=12, units=6, t=5.0)
-    assert str(one) == "each became 0.20 % slower from window to window, 1.0 % in all (12 points)"

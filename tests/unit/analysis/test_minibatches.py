@@ -50,39 +50,29 @@ def by_batch(records: Sequence[PointRecord]) -> dict[int, Minibatch]:
 
 
 def test_twice_the_batch_in_more_than_twice_the_time_is_found() -> None:
+    """The fastest batch is the whole, and others a part of it."""
     found = by_batch(swept(VGG))
     assert [size for size, one in found.items() if one.is_worse] == [128]
     assert mean(found[128].over_smaller) == pytest.approx(899.86 / 420.28)
     assert (found[128].smaller_batch_size, found[128].linear) == (64, 2.0)
     assert mean(found[128].step_s) == pytest.approx(0.89986, rel=1e-2)
-    assert found[16].over_smaller is None
-
-
-def test_the_fastest_batch_is_the_whole_and_others_a_part_of_it() -> None:
-    found = by_batch(swept(VGG))
+    assert found[16].over_smaller is None and mean(found[64].efficiency) == 1.0
     rates = {size: size / step_s for size, step_s in VGG.items()}
-    best = max(rates.values())
-    for size, rate in rates.items():
-        assert mean(found[size].efficiency) == pytest.approx(rate / best)
-    assert mean(found[64].efficiency) == 1.0
+    efficiencies = {size: mean(one.efficiency) for size, one in found.items()}
+    assert efficiencies == pytest.approx({size: rate / max(rates.values()) for size, rate in rates.items()})
 
 
-def test_what_noise_explains_is_not_claimed() -> None:
+def test_what_noise_explains_and_a_single_round_are_not_claimed() -> None:
     noisy = [
-        one
+        record(point("exchange", 1, number, strategy="fake:plain", batch_size=size), step_s)
         for number, off in enumerate((0.9, 1.1, 0.95, 1.05))
         for size, step_s in ((64, 0.42), (128, 0.86 * off))
-        for one in [record(point("exchange", 1, number, strategy="fake:plain", batch_size=size), step_s)]
     ]
     found = by_batch(noisy)
-    assert mean(found[128].over_smaller) > 2
-    assert not found[128].is_worse
-
-
-def test_a_single_round_claims_nothing() -> None:
-    found = by_batch(swept(VGG, drifts=(1.0,)))
-    assert not any(one.is_worse for one in found.values())
-    assert found[128].over_smaller is not None and found[128].over_smaller.low is None
+    assert mean(found[128].over_smaller) > 2 and not found[128].is_worse
+    single = by_batch(swept(VGG, drifts=(1.0,)))
+    assert not any(one.is_worse for one in single.values())
+    assert single[128].over_smaller is not None and single[128].over_smaller.low is None
 
 
 def test_batches_are_compared_over_one_that_ran_out_of_memory() -> None:
@@ -112,9 +102,8 @@ def test_a_batch_whose_ranks_share_cores_is_compared_with_none() -> None:
 
 def test_a_sweep_whose_ranks_all_share_cores_claims_nothing() -> None:
     found = by_batch([replace(one, oversubscribed=True) for one in swept(VGG)])
-    assert {(one.efficiency, one.over_smaller, one.flags) for one in found.values()} == {
-        (None, None, ("OVERSUBSCRIBED",))
-    }
+    shared = (None, None, ("OVERSUBSCRIBED",))
+    assert {(one.efficiency, one.over_smaller, one.flags) for one in found.values()} == {shared}
 
 
 def test_a_batch_whose_bytes_took_another_network_is_compared_with_none() -> None:
@@ -175,74 +164,62 @@ def made_with(*losses: float | None, size: int = 1, number: int = 0, **changes: 
     return with_losses(record(point("exchange", size, number, **changes), 0.1), *losses)
 
 
-def test_samples_are_of_all_ranks_with_the_warm_up() -> None:
-    # 2 ranks x (2 + 3) windows x 320
-    assert cell.trained_samples(warmed(made_with(3.0, 2.0, 1.0, size=2), 9.0, 8.0)) == 3200
-    assert cell.trained_samples(by_one_worker(made_with(3.0, 2.0, 1.0, size=2))) == 1920
-
-
-def test_windows_that_were_measured_again_trained_too() -> None:
-    # The first of three was disturbed: block 0 is the second one.
+def measured_again() -> PointRecord:
+    """The first of three windows was disturbed: block 0 is the second one."""
     made = made_with(3.0, 2.0, 1.0, size=2)
-    ranks = [replace(rank, windows=rank.windows[1:], disturbed=rank.windows[:1]) for rank in made.ranks]
-    again = replace(made, ranks=tuple(ranks))
-    assert cell.trained_samples(again) == 1920
-    assert cell.loss_after([again], 1280) == close(2.0)
+    ranks = (replace(rank, windows=rank.windows[1:], disturbed=rank.windows[:1]) for rank in made.ranks)
+    return replace(made, ranks=tuple(ranks))
 
 
-def test_samples_without_a_loss_do_not_count() -> None:
-    assert cell.trained_samples(made_with(3.0, 2.0, None)) == 640
-    assert cell.trained_samples(made_with(None, None, None)) == 0
-    assert cell.equal_samples([[failed(point("exchange"))], [made_with(3.0, 2.0, 1.0)]]) == 960
-    assert cell.equal_samples([[failed(point("exchange"))]]) is None
-
-
-@pytest.mark.parametrize(
-    ("count", "loss"), [(319, None), (320, 3.0), (480, 2.5), (640, 2.0), (800, 1.75), (960, 1.5), (961, None)]
-)
-def test_the_curve_is_linear_between_windows(count: int, loss: float | None) -> None:
-    assert cell.loss_after([made_with(3.0, 2.0, 1.5)], count) == (loss if loss is None else close(loss))
-
-
-def test_windows_without_a_loss_are_bridged() -> None:
-    assert cell.loss_after([made_with(3.0, None, 1.0)], 640) == close(2.0)
-
-
-def test_loss_after_is_the_mean_over_ranks_and_rounds() -> None:
+def uneven() -> list[PointRecord]:
+    """After 2 x 640 samples: 2.0 and 2.4 in one round, 3.0 twice in the other."""
     first = made_with(3.0, 2.0, 1.0, size=2)
     second = with_losses(first, 3.0, 2.4, 1.0)
-    uneven = replace(first, ranks=(first.ranks[0], second.ranks[1]))
-    again = made_with(3.0, 3.0, 3.0, size=2, number=1)
-    # after 2 x 640: 2.0 and 2.4 in one round, 3.0 twice in the other
-    assert cell.loss_after([uneven, again], 1280) == close((2.0 + 2.4 + 3.0 + 3.0) / 4)
+    return [replace(first, ranks=(first.ranks[0], second.ranks[1])), made_with(3.0, 3.0, 3.0, size=2, number=1)]
 
 
-def test_rows_of_a_contest_are_held_to_what_all_have_reached() -> None:
-    """a has two windows of warm-up more than b: both are told after b's 960 samples, asynchronous or not."""
+THREE = [made_with(3.0, 2.0, 1.5)]
+# Records; the samples up to the last loss of all of them; losses after these samples.
+LOSSES: list[tuple[list[PointRecord], int | None, dict[int, float | None]]] = [
+    # 2 ranks x (2 + 3) windows x 320
+    ([warmed(made_with(3.0, 2.0, 1.0, size=2), 9.0, 8.0)], 3200, {}),
+    ([by_one_worker(made_with(3.0, 2.0, 1.0, size=2))], 1920, {}),
+    ([measured_again()], 1920, {1280: 2.0}),
+    # samples without a loss do not count
+    ([made_with(3.0, 2.0, None)], 640, {}),
+    ([made_with(None, None, None)], None, {}),
+    ([failed(point("exchange")), made_with(3.0, 2.0, 1.0)], 960, {}),
+    ([failed(point("exchange"))], None, {}),
+    # the curve is linear between windows, also over those without a loss
+    (THREE, 960, {319: None, 320: 3.0, 480: 2.5, 640: 2.0, 800: 1.75, 960: 1.5, 961: None}),
+    ([made_with(3.0, None, 1.0)], 960, {640: 2.0}),
+    (uneven(), 1920, {1280: (2.0 + 2.4 + 3.0 + 3.0) / 4}),
+    # samples of all ranks are summed
+    ([made_with(3.0, 2.0, 1.5, size=2)], 1920, {1280: 2.0}),
+    ([made_with(3.0, 2.0, 1.5, size=16)], 15_360, {10_240: 2.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "samples", "losses"), LOSSES)
+def test_losses_after_equal_samples(
+    records: list[PointRecord], samples: int | None, losses: dict[int, float | None]
+) -> None:
+    assert cell.equal_samples([records]) == samples
+    for count, loss in losses.items():
+        assert cell.loss_after(records, count) == (loss if loss is None else close(loss))
+
+
+def test_rows_of_a_contest_are_held_to_the_samples_that_all_have_reached() -> None:
+    """a has two windows of warm-up more than b: both are shown after b's 960 samples, asynchronous or not. A round
+    that reached less counts for all."""
     a = warmed(made_with(3.0, 2.0, 1.0, strategy="fake:a"), 5.0, 4.0)
     b = asynchronous(made_with(3.5, 2.5, 1.5, strategy="fake:b"))
-    other = made_with(2.0, 1.0, 0.5, strategy="fake:b", batch_size=16)
-    by_strategy = {(row.strategy, row.workload.batch_size): row for row in rows([a, b, other])}
-    first, second = by_strategy["fake:a", 32], by_strategy["fake:b", 32]
-    assert (first.loss_at, first.loss_at_samples) == (close(3.0), 960)
-    assert (second.loss_at, second.loss_at_samples) == (close(1.5), 960)
-    assert by_strategy["fake:b", 16].loss_at_samples == 480
-
-
-def test_a_round_that_reached_less_counts_for_all() -> None:
-    short = made_with(3.0, 2.0, None, number=1)
-    (row,) = rows([made_with(3.0, 2.0, 1.0), short])
-    assert (row.loss_at, row.loss_at_samples) == (close(2.0), 640)
-
-
-@pytest.mark.parametrize("size", [2, 16])
-def test_the_samples_of_all_ranks_are_summed(size: int) -> None:
-    made = made_with(3.0, 2.0, 1.5, size=size)
-    assert cell.loss_after([made], size * 640) == close(2.0)
-    assert cell.trained_samples(made) == size * 960
-
-
-def test_rows_without_a_loss_have_none() -> None:
+    small = made_with(2.0, 1.0, 0.5, strategy="fake:b", batch_size=16)
+    found = {(row.strategy, row.workload.batch_size): row for row in rows([a, b, small])}
+    rounds = rows([made_with(3.0, 2.0, 1.0), made_with(3.0, 2.0, None, number=1)])
+    told = [(row.loss_at, row.loss_at_samples) for row in (found["fake:a", 32], found["fake:b", 32], *rounds)]
+    assert told == [(close(3.0), 960), (close(1.5), 960), (close(2.0), 640)]
+    assert found["fake:b", 16].loss_at_samples == 480
     (row,) = rows([made_with(None, None, None)])
     assert (row.loss_at, row.loss_at_samples) == (None, None)
 
@@ -271,12 +248,9 @@ def test_counts_are_summed_over_ranks_and_the_longest_rank_s_seconds_count() -> 
     assert row.confusion == ((360, 40), (0, 0))
 
 
-def test_counts_travel_and_not_means_of_unequal_shards() -> None:
-    parts = [
-        Evaluated(number=0, seen=seen, correct=correct, start_s=0, end_s=1) for seen, correct in ((1, 0), (9, 9))
-    ]
-    assert accuracy.top1(parts) == 0.9
-    assert accuracy.top1([]) == 0.0
+def test_counts_are_added_and_not_means_of_unequal_shards() -> None:
+    parts = [Evaluated(number=0, seen=n, correct=right, start_s=0, end_s=1) for n, right in ((1, 0), (9, 9))]
+    assert (accuracy.top1(parts), accuracy.top1([])) == (0.9, 0.0)
 
 
 def test_seeds_are_one_row_and_seconds_to_the_target_those_of_the_seeds_that_reach_it() -> None:

@@ -11,11 +11,13 @@ from scaling.analysis.measured import traffic
 from scaling.analysis.measured.traffic import Path, Receipt
 from scaling.records.crossing import bytes_per_step, nccl_bounds
 from scaling.records.events import Failed, Finished, Ready, Window
-from scaling.records.network import Place
+from scaling.records.network import NcclChoice, Place
 from scaling.records.point import Pattern
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Flow, Telemetry, Traffic
 from tests.support.points import make_point
+from tests.support.scripted_records import by_size, record
+from tests.support.scripted_records import point as of_kind
 
 S = 1_000_000
 STEPS = 9  # measured; one more gives all ranks a common start
@@ -88,165 +90,126 @@ def receipt(*args: Any, **fields: Any) -> Receipt:
     return found
 
 
-# ---------------------------------------------------------------- what must move
-
-
-@pytest.mark.parametrize(
-    ("hosts", "crossing"),
-    [
-        (("a", "b"), 2 * 1),  # two ranks: each sends half of it twice
-        (("a", "b", "c", "d"), 4 * 2 * 3 / 4),
-        (("a", "a", "b", "b"), 2 * 2 * 3 / 4),  # only the last rank of each node sends to another
-        (("a", "b", "a", "b"), 4 * 2 * 3 / 4),  # spread: each does
-    ],
-)
-def test_a_ring_sends_what_crosses_nodes(hosts: tuple[str, ...], crossing: float) -> None:
-    found = receipt(hosts, {host: carried(ib0=1) for host in hosts})
-    assert found.expected_bytes == pytest.approx(crossing * S * (STEPS + 1))
-
-
-@pytest.mark.parametrize(
-    ("hosts", "servers", "crossing"),
-    [
-        (("a", "b"), ("a",), 2),  # b pushes and pulls, a is beside the server
-        (("a", "b"), ("a", "b"), 2),  # each has one half at home
-        (("a", "b"), ("c",), 4),
-        (("a", "a", "b", "b"), ("a", "b"), 4),
-    ],
-)
-def test_servers_are_sent_gradients_and_send_as_much_back(
-    hosts: tuple[str, ...], servers: tuple[str, ...], crossing: float
-) -> None:
-    counted = {host: carried(ib0=1) for host in (*hosts, *servers)}
-    found = receipt(hosts, counted, pattern="servers", servers=servers)
-    assert found.expected_bytes == pytest.approx(crossing * S * (STEPS + 1))
-
-
-@pytest.mark.parametrize("option", ["compression", "wire", "gradient_dtype"])
-def test_what_the_strategy_does_not_know_is_not_expected_whatever_its_options_are_called(option: str) -> None:
-    """And proves nothing: a few MB of control traffic on the right card would look the same."""
-    found = receipt(("a", "b"), {"a": carried(ib0=9e6), "b": carried(ib0=9e6)}, told=False, **{option: "fp16"})
-    assert (found.expected_bytes, found.over_expected, found.verdict) == (None, None, "UNVERIFIED")
-    assert found.why == "the counters saw 18.0 MB; the expected bytes are not known"
-
-
-def test_an_option_of_that_name_that_makes_nothing_smaller_lets_the_bytes_be_expected() -> None:
-    found = receipt(("a", "b"), {"a": carried(ib0=9), "b": carried(ib0=9)}, compression="lossless")
-    assert (found.expected_bytes, found.verdict) == (2 * S * (STEPS + 1), "UNSENT")
-
-
-# ---------------------------------------------------------------- the verdict
-
 ENOUGH = S * (STEPS + 1)
+SEEN = "the counters saw 4.0 MB of the 20.0 MB that must be sent"
+UNSENT = f"{SEEN}, and no node has an RDMA card; a strategy that sends less must define bytes_per_step"
+UNREAD = "no byte counters of {0} of a, {0} of b"
 
 
 def both(**sent_bytes: float) -> dict[str, Telemetry]:
     return {"a": carried(**sent_bytes), "b": carried(**sent_bytes)}
 
 
-def test_bytes_on_the_card_that_was_asked_for() -> None:
+@pytest.mark.parametrize(
+    ("hosts", "servers", "crossing"),
+    [
+        (("a", "b"), (), 2 * 1),  # two ranks: each sends half of it twice
+        (("a", "b", "c", "d"), (), 4 * 2 * 3 / 4),
+        (("a", "a", "b", "b"), (), 2 * 2 * 3 / 4),  # only the last rank of each node sends to another
+        (("a", "b", "a", "b"), (), 4 * 2 * 3 / 4),  # spread: each does
+        (("a", "b"), ("a",), 2),  # b pushes and pulls, a is on the server's host
+        (("a", "b"), ("a", "b"), 2),  # each has one half at home
+        (("a", "b"), ("c",), 4),
+        (("a", "a", "b", "b"), ("a", "b"), 4),
+    ],
+)
+def test_expected_bytes_are_those_that_cross_nodes(
+    hosts: tuple[str, ...], servers: tuple[str, ...], crossing: float
+) -> None:
+    counted = {host: carried(ib0=1) for host in (*hosts, *servers)}
+    found = receipt(hosts, counted, pattern="servers" if servers else "ring", servers=servers)
+    assert found.expected_bytes == pytest.approx(crossing * ENOUGH)
+
+
+VERDICTS: dict[str, tuple[dict[str, float], dict[str, Any], str, str]] = {
+    "the requested card": ({"ib0": 1.04, "eth0": 0.01}, {}, "VERIFIED", ""),
+    "another card": ({"ib0": 1e-6, "eth0": 1.04}, {}, "MISLABELLED", "100% of the bytes went over eth0"),
+    "other cards": (
+        {"ib0": 0.6, "eth0": 0.3, "eth1": 0.1}, {}, "MISLABELLED", "30% of the bytes went over eth0",
+    ),
+    "95 %": ({"ib0": 0.95, "eth0": 0.05}, {}, "VERIFIED", ""),
+    "94 %": ({"ib0": 0.94, "eth0": 0.06}, {}, "MISLABELLED", "6% of the bytes went over eth0"),
+    # what the strategy does not know proves nothing, whatever its options are called: control traffic on the right
+    # card would look the same
+    **{
+        option: (
+            {"ib0": 0.9}, {"told": False, option: "fp16"}, "UNVERIFIED",
+            "the counters saw 18.0 MB; the expected bytes are not known",
+        )
+        for option in ("compression", "wire", "gradient_dtype")
+    },
+    "too few bytes": ({"ib0": 0.2}, {"compression": "lossless"}, "UNSENT", UNSENT),
+    # bytes may have passed the counters
+    "too few bytes, an RDMA card": ({"ib0": 0.2, "mlx5_0__1": 0}, {}, "UNVERIFIED", SEEN),
+    "too few bytes, a card without counters": (
+        {"ib0": 0.2}, {"hca": "mlx5_0"}, "UNVERIFIED", f"{SEEN}; {UNREAD.format('mlx5_0')}",
+    ),
+    "too few bytes, hosts of one address": ({"ib0": 0.2}, {"own_addresses": False}, "UNVERIFIED", SEEN),
+    # RDMA is counted by the card's port
+    **{
+        f"NCCL asked for {hca or 'no card'}": (
+            {"ib0": 1e-4, "mlx5_0__1": 1, "mlx5_1__1": 0}, {"hca": hca, "nccl": True}, verdict,
+            "" if verdict == "VERIFIED" else "100% of the bytes went over mlx5_0/1",
+        )
+        for hca, verdict in (
+            ("mlx5_0", "VERIFIED"), ("mlx5_0:1", "VERIFIED"), ("mlx5_0:2", "MISLABELLED"),
+            ("mlx5_1", "MISLABELLED"), ("", "MISLABELLED"),
+        )
+    },
+    # All but NCCL send TCP over the interface of an InfiniBand card, whatever card is in each rank's place.
+    **{
+        f"{how}, {hca}": (
+            {"ib0": 1e-4, "mlx5_0__1": 1e-4, card: 1}, {"hca": hca, "nccl": nccl}, verdict,
+            "" if verdict == "VERIFIED" else f"100% of the bytes went over {card.replace('__', '/')}",
+        )
+        for hca in ("mlx5_0", "any")
+        for how, nccl, card, verdict in (
+            ("TCP over IPoIB", False, "ib0", "VERIFIED"),
+            ("NCCL that fell back to TCP", True, "ib0", "VERIFIED" if hca == "any" else "MISLABELLED"),
+            ("RDMA where none was", False, "mlx5_0__1", "MISLABELLED"), ("Ethernet", False, "eth0", "MISLABELLED"),
+        )
+    },
+    "NCCL chooses": (
+        {"eth0": 1e-6, "mlx5_0__1": 0.5, "mlx5_1__1": 0.5}, {"interface": "eth0", "hca": "any", "nccl": True},
+        "VERIFIED", "",
+    ),
+    "a card that counts no bytes": (
+        {"eth0": 1e-4}, {"interface": "eth0", "hca": "irdma0", "nccl": True}, "UNVERIFIED",
+        f"the counters saw 0.0 MB of the 20.0 MB that must be sent; {UNREAD.format('irdma0')}",
+    ),
+    "a plugin without RDMA cards": (
+        {"eth0": 1e-6, "eth1": 0.5, "eth2": 0.5}, {"interface": "eth0", "plugin": True, "nccl": True},
+        "VERIFIED", "",
+    ),
+    "no plugin": (
+        {"eth0": 1e-6, "eth1": 0.6, "eth2": 0.4}, {"interface": "eth0", "nccl": True}, "MISLABELLED",
+        "60% of the bytes went over eth1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_verdict(name: str) -> None:
+    sent, fields, verdict, why = VERDICTS[name]
+    found = receipt(("a", "b"), both(**{card: part * ENOUGH for card, part in sent.items()}), **fields)
+    assert (found.verdict, found.why) == (verdict, why)
+    assert (found.expected_bytes is None) == (fields.get("told") is False) == (found.over_expected is None)
+
+
+def test_a_receipt_has_the_share_and_the_cards() -> None:
     found = receipt(("a", "b"), both(ib0=1.04 * ENOUGH, eth0=0.01 * ENOUGH))
-    assert (found.verdict, found.why, found.wanted) == ("VERIFIED", "", ("ib0",))
-    assert found.over_expected == pytest.approx((1.04, 1.04))
-    assert found.share == pytest.approx(1.04 / 1.05)
+    assert found.over_expected == pytest.approx((1.04, 1.04)) and found.share == pytest.approx(1.04 / 1.05)
     assert found.sent_bytes == {"ib0": 2 * int(1.04 * ENOUGH), "eth0": 2 * int(0.01 * ENOUGH)}
+    for fields in ({"hca": "any"}, {"plugin": True}):
+        sent = both(eth0=10, mlx5_0__1=ENOUGH / 2, mlx5_1__1=ENOUGH / 2)
+        wanted = receipt(("a", "b"), sent, interface="eth0", nccl=True, **fields).wanted
+        assert wanted == ("eth0", "mlx5_0/1", "mlx5_1/1")
 
 
-def test_the_card_that_is_named_is_not_the_one_that_was_asked_for() -> None:
-    found = receipt(("a", "b"), both(ib0=0.6 * ENOUGH, eth0=0.3 * ENOUGH, eth1=0.1 * ENOUGH))
-    assert (found.verdict, found.why) == ("MISLABELLED", "30% of the bytes went over eth0")
-
-
-def test_bytes_on_another_card_are_named() -> None:
-    found = receipt(("a", "b"), both(ib0=10, eth0=1.04 * ENOUGH))
-    assert (found.verdict, found.why) == ("MISLABELLED", "100% of the bytes went over eth0")
-
-
-@pytest.mark.parametrize(("eth0", "verdict"), [(0.05, "VERIFIED"), (0.06, "MISLABELLED")])
-def test_nineteen_parts_of_twenty_are_asked(eth0: float, verdict: str) -> None:
-    found = receipt(("a", "b"), both(ib0=(1 - eth0) * ENOUGH, eth0=eth0 * ENOUGH))
-    assert found.verdict == verdict
-
-
-SEEN = "the counters saw 4.0 MB of the 20.0 MB that must be sent"
-
-
-def test_bytes_that_no_counter_saw_were_not_sent_where_there_is_no_rdma_card() -> None:
-    found = receipt(("a", "b"), both(ib0=0.2 * ENOUGH))
-    assert (found.verdict, found.why) == (
-        "UNSENT",
-        f"{SEEN}, and no node has an RDMA card; a strategy that sends less must define bytes_per_step",
-    )
-
-
-@pytest.mark.parametrize(
-    ("cards", "fields"),
-    [
-        ({"ib0": 0.2 * ENOUGH, "mlx5_0__1": 0}, {}),
-        ({"ib0": 0.2 * ENOUGH}, {"hca": "mlx5_0"}),
-        ({"ib0": 0.2 * ENOUGH}, {"own_addresses": False}),
-    ],
-    ids=["an RDMA card that was not asked for", "one without counters", "hosts of one address, on one loopback"],
-)
-def test_bytes_that_may_have_passed_the_counters_prove_nothing(
-    cards: dict[str, float], fields: dict[str, Any]
-) -> None:
-    found = receipt(("a", "b"), both(**cards), **fields)
-    unread = "; no byte counters of mlx5_0 of a, mlx5_0 of b" if "hca" in fields else ""
-    assert (found.verdict, found.why) == ("UNVERIFIED", SEEN + unread)
-
-
-def test_counters_that_stand_still_prove_nothing() -> None:
-    found = receipt(("a", "b"), {"a": carried(ib0=0.2 * ENOUGH), "b": carried(ib0=0)})
-    assert found.verdict == "UNVERIFIED"
-
-
-def test_a_host_without_counters_proves_nothing() -> None:
-    found = receipt(("a", "b"), {"a": carried(ib0=ENOUGH)})
-    assert (found.verdict, found.why) == ("UNVERIFIED", "no counters of b")
-
-
-@pytest.mark.parametrize(
-    ("hca", "verdict"),
-    [
-        ("mlx5_0", "VERIFIED"),
-        ("mlx5_0:1", "VERIFIED"),
-        ("mlx5_0:2", "MISLABELLED"),
-        ("mlx5_1", "MISLABELLED"),
-        ("", "MISLABELLED"),
-    ],
-)
-def test_rdma_is_seen_on_the_cards_port(hca: str, verdict: str) -> None:
-    found = receipt(("a", "b"), both(ib0=1000, mlx5_0__1=ENOUGH, mlx5_1__1=0), hca=hca, nccl=True)
-    assert found.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("nccl", "card", "verdict"),
-    [(False, "ib0", "VERIFIED"), (True, "ib0", "MISLABELLED"), (False, "mlx5_0__1", "MISLABELLED"), (False, "eth0",
-    "MISLABELLED")], ids=["TCP over IPoIB", "NCCL that fell back to TCP", "RDMA where none was", "Ethernet"],
-)  # fmt: skip
-@pytest.mark.parametrize("hca", ["mlx5_0", "any"])
-def test_all_but_nccl_send_tcp_over_the_interface_of_an_infiniband_card(
-    nccl: bool, card: str, verdict: str, hca: str
-) -> None:
-    """The card stands in each rank's place, whatever its strategy does with it."""
-    if nccl and hca == "any":
-        verdict = "VERIFIED"
-    found = receipt(("a", "b"), both(**{"ib0": 1000, "mlx5_0__1": 1000, card: ENOUGH}), hca=hca, nccl=nccl)
-    assert found.verdict == verdict
-
-
-def test_where_nccl_chooses_every_card_is_right() -> None:
-    sent = both(eth0=10, mlx5_0__1=ENOUGH / 2, mlx5_1__1=ENOUGH / 2)
-    found = receipt(("a", "b"), sent, interface="eth0", hca="any", nccl=True)
-    assert (found.verdict, found.wanted) == ("VERIFIED", ("eth0", "mlx5_0/1", "mlx5_1/1"))
-
-
-def test_a_card_that_counts_no_bytes_is_named() -> None:
-    found = receipt(("a", "b"), both(eth0=1000), interface="eth0", hca="irdma0", nccl=True)
-    assert found.verdict == "UNVERIFIED"
-    assert found.why.endswith("; no byte counters of irdma0 of a, irdma0 of b")
+@pytest.mark.parametrize("other", [carried(ib0=0), None])
+def test_counters_that_stand_still_or_are_missing_prove_nothing(other: Telemetry | None) -> None:
+    found = receipt(("a", "b"), {"a": carried(ib0=0.2 * ENOUGH), **({"b": other} if other else {})})
+    assert (found.verdict, found.why) == ("UNVERIFIED", found.why if other else "no counters of b")
 
 
 def test_ports_that_lost_packets_or_were_told_of_congestion_are_named() -> None:
@@ -263,24 +226,16 @@ def test_ports_that_lost_packets_or_were_told_of_congestion_are_named() -> None:
     ]
 
 
-def test_a_plugin_without_rdma_cards_chooses_among_all_interfaces() -> None:
-    sent = both(eth0=10, eth1=ENOUGH / 2, eth2=ENOUGH / 2)
-    found = receipt(("a", "b"), sent, interface="eth0", plugin=True, nccl=True)
-    assert (found.verdict, found.wanted) == ("VERIFIED", ("eth0", "eth1", "eth2"))
-    assert receipt(("a", "b"), sent, interface="eth0", nccl=True).verdict == "MISLABELLED"
-
-
 @pytest.mark.parametrize("sent", [2.0, 3.0], ids=["tree", "ring"])
-def test_where_the_library_chooses_how_the_range_is_told(sent: float) -> None:
+def test_where_the_library_chooses_the_algorithm_a_range_is_expected(sent: float) -> None:
     """Four ranks on two nodes by NCCL: trees send 2 S, a ring 3 S."""
-    each = carried(ib0=sent / 2 * S * (STEPS + 1))
+    each = carried(ib0=sent / 2 * ENOUGH)
     found = receipt(("a", "b", "a", "b"), {"a": each, "b": each}, nccl=True)
-    assert (found.expected_bytes, found.expected_most_bytes) == (2 * S * (STEPS + 1), 3 * S * (STEPS + 1))
-    assert found.over_expected == pytest.approx((sent / 3, sent / 2))
-    assert found.verdict == "VERIFIED"
+    assert (found.expected_bytes, found.expected_most_bytes) == (2 * ENOUGH, 3 * ENOUGH)
+    assert found.over_expected == pytest.approx((sent / 3, sent / 2)) and found.verdict == "VERIFIED"
 
 
-def test_ranks_that_do_not_wait_for_each_other_tell_each_for_itself() -> None:
+def test_ranks_that_do_not_wait_for_each_other_expect_their_own_bytes() -> None:
     """Rank 1 has made half as many steps as rank 0 when its windows end, and its bytes alone cross."""
     record = point(("a", "b"), both(ib0=0.6 * ENOUGH), pattern="servers", servers=("a",))
     own = ((0.0, 0.0), (2.0 * S, 2.0 * S))
@@ -291,57 +246,41 @@ def test_ranks_that_do_not_wait_for_each_other_tell_each_for_itself() -> None:
     )
     fewer = replace(ranks[1], windows=tuple(replace(window, steps=4) for window in ranks[1].windows))
     found = traffic.of(replace(record, synchronous=False, ranks=(ranks[0], fewer)))
-    assert found is not None
-    assert (found.expected_bytes, found.verdict) == (2 * S * (4 + 1), "VERIFIED")
-
-
-# ---------------------------------------------------------------- what has none
+    assert found is not None and (found.expected_bytes, found.verdict) == (2 * S * (4 + 1), "VERIFIED")
 
 
 def test_inside_a_node_and_after_a_failure_there_is_none() -> None:
-    assert traffic.of(point(("a", "a"), both(ib0=1))) is None
-    assert traffic.of(point(("a", "b"), both(ib0=1), pattern="inside")) is None
-    assert traffic.of(point(("a", "b"), both(ib0=1), pattern="")) is None
     failed = replace(point(("a", "b"), both(ib0=1)), outcome=Failed(cause="hang", message=""))
-    assert traffic.of(failed) is None
+    others = [point(("a", "b"), both(ib0=1), pattern=pattern) for pattern in ("inside", "")]
+    assert [traffic.of(one) for one in (failed, point(("a", "a"), both(ib0=1)), *others)] == [None] * 4
     assert traffic.of_row([failed]) is None
 
 
 def test_a_row_is_as_good_as_its_worst_round() -> None:
     good, bad = point(("a", "b"), both(ib0=ENOUGH)), point(("a", "b"), both(ib0=1, eth0=ENOUGH))
     found = traffic.of_row([good, bad])
-    assert found is not None
+    assert found is not None and found.expected_bytes == 4 * ENOUGH
     assert (found.verdict, found.why) == ("MISLABELLED", "100% of the bytes went over eth0")
     assert found.over_expected == pytest.approx((0.5, 0.5), abs=1e-3)
-    assert found.expected_bytes == 4 * ENOUGH
 
 
-# ---------------------------------------------------------------- what flows anyway
-
-
-def test_what_cards_carry_while_nothing_runs_is_no_part_of_it() -> None:
-    """A file system keeps eth0 as busy as the exchange keeps ib0: without it, all of the exchange went over
-    ib0."""
-    moved = carried(ib0=20 * S, eth0=20 * S)
-    both = replace(moved, idle_traffic=carried(ib0=0, eth0=20 * S).traffic)
-    assert receipt(("a", "b"), {"a": moved, "b": moved}).verdict == "MISLABELLED"
-    found = receipt(("a", "b"), {"a": both, "b": both})
-    assert (found.verdict, found.sent_bytes) == ("VERIFIED", {"ib0": 40 * S, "eth0": 0})
-
-
-def test_less_than_nothing_was_never_sent() -> None:
-    busier = replace(carried(ib0=20 * S, eth0=S), idle_traffic=carried(eth0=5 * S).traffic)
-    assert receipt(("a", "b"), {"a": busier, "b": busier}).sent_bytes == {"ib0": 40 * S, "eth0": 0}
+def test_bytes_that_cards_carry_when_idle_do_not_count() -> None:
+    """A file system keeps eth0 as busy as the exchange keeps ib0. Less than nothing was never sent."""
+    for sent, idle in ((20 * S, 20 * S), (S, 5 * S)):
+        moved = carried(ib0=20 * S, eth0=sent)
+        less = replace(moved, idle_traffic=carried(eth0=idle).traffic)
+        found = receipt(("a", "b"), {"a": less, "b": less})
+        assert (found.verdict, found.sent_bytes) == ("VERIFIED", {"ib0": 40 * S, "eth0": 0})
+    assert receipt(("a", "b"), both(ib0=20 * S, eth0=20 * S)).verdict == "MISLABELLED"
 
 
 @pytest.mark.parametrize("epoch", [0, None])
-def test_what_windows_sent_that_were_measured_again_must_have_moved_too(epoch: int | None) -> None:
-    both = {host: carried(ib0=1) for host in ("a", "b")}
-    record = replace(point(("a", "b"), both), epoch=epoch)
+def test_repeated_windows_are_expected_too(epoch: int | None) -> None:
+    record = replace(point(("a", "b"), both(ib0=1)), epoch=epoch)
     ranks = tuple(replace(rank, disturbed=rank.windows) for rank in record.ranks)
     once, twice = traffic.of(record), traffic.of(replace(record, ranks=ranks))
     assert once is not None and twice is not None
-    assert (once.expected_bytes, twice.expected_bytes) == (2 * S * (STEPS + 1), 2 * 2 * S * (STEPS + 1))
+    assert (once.expected_bytes, twice.expected_bytes) == (2 * ENOUGH, 2 * 2 * ENOUGH)
 
 
 # Which path held up an exchange, from what the nodes say of their connections.
@@ -377,23 +316,24 @@ def test_paths_have_rates_and_shares_and_little_ones_are_left_out() -> None:
     assert found[0].busy_share == pytest.approx(0.8 / watched_s)
 
 
-def test_the_step_before_each_window_is_part_of_the_time_where_points_take_turns() -> None:
-    """Three windows of two steps of 0.1 s, one of them measured again: 0.03 s of each of twelve steps busy."""
-    made = ring({(1, 2): 0.36})
+@pytest.mark.parametrize(
+    ("epoch", "busy_s", "windows", "disturbed"),
+    [
+        # points take turns: a step before each of three windows of two, one of them repeated, makes twelve
+        (0, 0.36, 3, 1),
+        # a point alone: one step before all windows, and one before the repeated ones makes ten
+        (None, 0.3, 2, 2),
+    ],
+)
+def test_uncounted_steps_are_part_of_the_time(
+    epoch: int | None, busy_s: float, windows: int, disturbed: int
+) -> None:
+    """0.03 s of each step of 0.1 s busy."""
+    made = ring({(1, 2): busy_s})
     window = Window(index=0, measured=True, steps=2, samples=2, start_s=0.0, end_s=0.2, end_unix_s=1.0)
-    three = tuple(replace(window, index=index) for index in range(3))
-    ranks = tuple(replace(rank, windows=three, disturbed=(window,)) for rank in made.ranks)
-    found = traffic.paths([replace(made, ranks=ranks, measured_s=0.6, epoch=0)])
-    assert found[0].busy_share == pytest.approx(0.3)
-
-
-def test_one_step_is_uncounted_before_all_windows_of_a_point_by_itself() -> None:
-    """Two windows of two steps of 0.1 s, both measured again: 0.03 s of each of ten steps busy."""
-    made = ring({(1, 2): 0.3})
-    window = Window(index=0, measured=True, steps=2, samples=2, start_s=0.0, end_s=0.2, end_unix_s=1.0)
-    both = (window, replace(window, index=1))
-    ranks = tuple(replace(rank, windows=both, disturbed=both) for rank in made.ranks)
-    found = traffic.paths([replace(made, ranks=ranks, measured_s=0.4, epoch=None)])
+    own = tuple(replace(window, index=index) for index in range(windows))
+    ranks = tuple(replace(rank, windows=own, disturbed=own[:disturbed]) for rank in made.ranks)
+    found = traffic.paths([replace(made, ranks=ranks, epoch=epoch)])
     assert found[0].busy_share == pytest.approx(0.3)
 
 
@@ -411,20 +351,21 @@ def test_rounds_add_up() -> None:
     assert found[0].bits_per_s == pytest.approx(16e6 / 1.2)
 
 
-def test_a_node_at_both_slow_paths_is_named() -> None:
-    said = traffic.slow_path(traffic.paths([ring({(1, 2): 0.9, (2, 3): 1.0})]))
-    assert said.startswith("slow link: node2; node2 to node3 carried 8 Mb/s and was busy for 90%")
-    assert said.endswith("the fastest like it carried 80 Mb/s")
-
-
-def test_one_slow_path_is_named_as_such() -> None:
-    said = traffic.slow_path(traffic.paths([ring({(3, 4): 0.9})]))
-    assert said.startswith("slow link: node3 to node4; ")
-
-
-def test_slow_paths_without_a_common_end_are_both_named() -> None:
-    said = traffic.slow_path(traffic.paths([ring({(1, 2): 0.9, (3, 4): 0.9})]))
-    assert said.startswith("slow link: node1 to node2 and node3 to node4; ")
+@pytest.mark.parametrize(
+    ("busy", "which"),
+    [
+        ({(1, 2): 0.9, (2, 3): 1.0}, "node2"),  # the node at both slow paths
+        ({(3, 4): 0.9}, "node3 to node4"),
+        ({(1, 2): 0.9, (3, 4): 0.9}, "node1 to node2 and node3 to node4"),
+        ({}, ""), ({(1, 2): 0.2}, ""), (dict.fromkeys(RING, 1.0), ""),
+    ],
+)  # fmt: skip
+def test_slow_paths_are_named(busy: dict[tuple[int, int], float], which: str) -> None:
+    said = traffic.slow_path(traffic.paths([ring(busy)]))
+    assert said.startswith(f"slow link: {which}; ") if which else said == ""
+    if which == "node2":
+        assert "node2 to node3 carried 8 Mb/s and was busy for 90%" in said
+        assert said.endswith("the fastest like it carried 80 Mb/s")
 
 
 def test_a_servers_answers_are_compared_with_each_other() -> None:
@@ -440,12 +381,54 @@ def test_a_servers_answers_are_compared_with_each_other() -> None:
     assert traffic.slow_path([*slow, *late]).startswith("slow link: node1 to node3 and node3 to node1; ")
 
 
-@pytest.mark.parametrize("busy", [{}, {(1, 2): 0.2}, dict.fromkeys(RING, 1.0)])
-def test_like_paths_and_idle_ones_are_not_slow(busy: dict[tuple[int, int], float]) -> None:
-    assert traffic.slow_path(traffic.paths([ring(busy)])) == ""
-
-
 def test_nothing_is_said_where_nothing_is_known() -> None:
     assert traffic.paths([]) == ()
     assert traffic.slow_path(()) == ""
     assert traffic.paths([point(HOSTS, {})]) == ()
+
+
+# ---------------------------------------------------------------- NCCL's choices
+
+IB = NcclChoice(network="IB", cards=("mlx5_0",), transports={"NET/IB": 2}, gpu_direct=2)
+SOCKET = NcclChoice(network="Socket", cards=("eth0",), transports={"NET/Socket": 2})
+OVER_TCP = NcclChoice(network="AWS Libfabric", provider="tcp", transports={"NET/AWS Libfabric": 2})
+WARNED = replace(IB, warnings=("NET/IB : Got completion with error 12", "another"))
+
+
+def chosen(*choices: NcclChoice | None, hca: str = "") -> PointRecord:
+    """An exchange of as many ranks, each on a node of its own whose place on the network has this card."""
+    made = record(of_kind("exchange", len(choices)), 0.1, hosts=[f"node{n}" for n in range(len(choices))])
+    place = Place(address="10.0.0.1", interface="ib0", hca=hca)
+    ranks = (replace(rank, nccl=one, place=place) for rank, one in zip(made.ranks, choices, strict=True))
+    return replace(made, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(
+    ("made", "notes"),
+    [
+        (chosen(IB, SOCKET, hca="any"), ["NCCL used sockets on node1 although RDMA is available"]),
+        (chosen(SOCKET, SOCKET), []),
+        (chosen(IB, IB, hca="any"), []),
+        (
+            chosen(OVER_TCP, OVER_TCP),
+            ["NCCL's plugin AWS Libfabric used libfabric's provider tcp, which is not RDMA"],
+        ),
+        (chosen(*[replace(OVER_TCP, provider="efa")] * 2), []),
+        (chosen(WARNED, IB), ["NCCL warned: NET/IB : Got completion with error 12"]),
+    ],
+)
+def test_notes_about_nccl(made: PointRecord, notes: list[str]) -> None:
+    found = by_size([made])[2].footnotes
+    assert [note for note in found if "NCCL" in note] == notes
+
+
+def test_choices_of_ranks_are_joined_and_algorithms_are_those_of_the_comm_control() -> None:
+    assert traffic.nccl_choices([chosen(IB, SOCKET, None)]) == NcclChoice(
+        network="IB, Socket", cards=("eth0", "mlx5_0"), transports={"NET/IB": 2, "NET/Socket": 2}, gpu_direct=2
+    )
+    assert traffic.nccl_choices([chosen(None)]) is None
+    comm = replace(chosen(replace(IB, algorithms={"ring simple": 7}), IB), point=of_kind("comm", 2))
+    for controls, algorithms in (([comm], {"ring simple": 7}), ([], {})):
+        row = by_size([record(of_kind("solo"), 0.1), chosen(IB, IB), *controls])[2]
+        assert row.nccl is not None
+        assert (row.nccl.algorithms, row.nccl.transports) == (algorithms, {"NET/IB": 4})

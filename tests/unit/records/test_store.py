@@ -64,12 +64,8 @@ def file_of(run: Run) -> Path:
     return run.folder / store.FILE
 
 
-def test_what_was_written_is_read_back(run: Run) -> None:
-    assert store.load(run.folder) == store.load(file_of(run)) == (run.header, run.records)
-    assert all(record.ended for record in run.records)
-
-
 def test_a_point_has_a_line_when_it_is_measured_and_another_when_it_ends(run: Run) -> None:
+    assert store.load(run.folder) == store.load(file_of(run)) == (run.header, run.records)
     lines = [json.loads(line) for line in file_of(run).read_bytes().splitlines()[1:]]
     assert [line["ended"] for line in lines] == [False, True] * len(run.records)
     assert store.joined((*run.records, replace(run.records[0], ended=False)))[-1].ended is False
@@ -128,21 +124,15 @@ def test_a_file_that_is_gone_stale_is_one_line(failing: str, run: Run, monkeypat
             opened.append(run.records[0])
 
 
-def test_damage_in_the_middle_is_named_by_line(run: Run) -> None:
-    lines = file_of(run).read_bytes().split(b"\n")
-    lines[1] = lines[1][:30]
-    file_of(run).write_bytes(b"\n".join(lines))
+def test_damage_in_the_middle_and_a_newer_schema_are_named_by_line(run: Run) -> None:
+    header, first, *rest = file_of(run).read_bytes().split(b"\n")
+    file_of(run).write_bytes(b"\n".join([header, first[:30], *rest]))
     with pytest.raises(UsageError, match=r"run\.jsonl:2: not a point record"):
         store.load(run.folder)
-
-
-def test_a_newer_schema_is_refused(run: Run) -> None:
-    header, *rest = file_of(run).read_text().split("\n")
-    newer = json.dumps({**json.loads(header), "schema": SCHEMA + 1})
-    file_of(run).write_text("\n".join([newer, *rest]))
-    with pytest.raises(
-        UsageError, match=rf"schema {SCHEMA + 1}, this version reads up to {SCHEMA}: pip install -U scaling-bench"
-    ):
+    newer = json.dumps({**json.loads(header), "schema": SCHEMA + 1}).encode()
+    file_of(run).write_bytes(b"\n".join([newer, first, *rest]))
+    said = rf"schema {SCHEMA + 1}, this version reads up to {SCHEMA}: pip install -U scaling-bench"
+    with pytest.raises(UsageError, match=said):
         store.load(run.folder)
 
 
@@ -189,15 +179,28 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
     assert first != second
 
 
-def test_records_of_schema_1_have_their_work_hardware_and_place() -> None:
-    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
-    plain = msgspec.json.decode(line)
-    record = msgspec.convert(upgraded(plain, 1), PointRecord)
+def of_schema_1() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1])
+    return found
+
+
+def test_records_of_schema_1_have_their_work_hardware_place_and_kinds_of_warnings() -> None:
+    texts = {
+        "never settled: the warm-up hit its ceiling with windows still drifting": "unsettled",
+        "CPUs were over 80 % busy while they emulated: times are too long": "busy-cpus",
+        "no node was left for dedicated servers: they shared the training nodes": "shared-servers",
+        "rank 0 on a was throttled: hw thermal": "throttled",
+        "rank 0 on a had 1 CPUs instead of the promised 2": "lost-cpus",
+        "something else": "other",
+    }
+    plain = of_schema_1()
+    record = msgspec.convert(upgraded({**plain, "warnings": [*texts]}, 1), PointRecord)
     for part in (record.point.workload, record.point.hardware):
         kept = {name: value for name, value in msgspec.to_builtins(part).items() if name in plain["point"]}
         assert kept == {name: plain["point"][name] for name in kept}
     assert record.point.workload.unit == "images"
     assert {rank.place for rank in record.ranks} == {Place(address="", interface="lo")}
+    assert {warning.text: warning.kind for warning in record.warnings} == texts
 
 
 @pytest.mark.parametrize(
@@ -214,8 +217,7 @@ def test_records_of_schema_1_have_their_work_hardware_and_place() -> None:
 def test_records_of_schema_1_say_what_had_to_cross_nodes(
     changes: dict[str, Any], options: dict[str, str], crossing: tuple[float, float] | None
 ) -> None:
-    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
-    plain = msgspec.json.decode(line)
+    plain = of_schema_1()
     plain["point"]["options"] = options
     (rank,) = plain["ranks"][:1]
     rank["ready"]["gradient_bytes"] = 4000
@@ -223,20 +225,6 @@ def test_records_of_schema_1_say_what_had_to_cross_nodes(
     old = {**plain, "hosts": ["a", "b"], "ranks": [rank, rank], "helpers": [server], **changes}
     record = msgspec.convert(upgraded(old, 1), PointRecord)
     assert {one.ready.crossing_bytes_per_step for one in record.ranks if one.ready} == {crossing}
-
-
-def test_warnings_of_schema_1_have_their_kind() -> None:
-    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
-    texts = {
-        "never settled: the warm-up hit its ceiling with windows still drifting": "unsettled",
-        "CPUs were over 80 % busy while they emulated: times are too long": "busy-cpus",
-        "no node was left for dedicated servers: they shared the training nodes": "shared-servers",
-        "rank 0 on a was throttled: hw thermal": "throttled",
-        "rank 0 on a had 1 CPUs instead of the promised 2": "lost-cpus",
-        "something else": "other",
-    }
-    record = msgspec.convert(upgraded({**msgspec.json.decode(line), "warnings": [*texts]}, 1), PointRecord)
-    assert {warning.text: warning.kind for warning in record.warnings} == texts
 
 
 # What a run writes into its folder goes through no link that somebody else has put there.

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.rows import EVERYWHERE, Column, Explanation, Mark, Row, Table
+from scaling.analysis.table.rows import Column, Explanation, Mark, Row, Table, known
 from scaling.report import schema
 from scaling.report.answer import banners
 from scaling.report.figures.parts import Curves
@@ -37,7 +37,7 @@ PER_NODE = Column(
     unit="1/s",
     digits=3,
     value=per_node,
-    tables=EVERYWHERE,
+    tables=dict.fromkeys(("curve", "comparison", "page"), known),
     csv="samples_per_s_per_node",
     json=float | None,
     explanation=MEANING,

@@ -89,27 +89,21 @@ def test_mpirun_may_be_called_by_a_link(machine: Machine) -> None:
     assert machine.shows(OPENMPI)
 
 
-def test_a_file_behind_mpirun_is_no_terminal(machine: Machine) -> None:
-    machine.process(MPIRUN, SHELL, "prterun", machine.file)
-    machine.process(RANK, MPIRUN, "python", machine.tty)
-    assert not machine.shows(OPENMPI)
-
-
-def test_a_device_behind_mpirun_is_no_terminal(machine: Machine) -> None:
-    machine.process(MPIRUN, SHELL, "prterun", Path(os.devnull))
-    machine.process(RANK, MPIRUN, "python", machine.tty)
-    assert not machine.shows(OPENMPI)
-
-
-def test_in_the_background_nothing_is_drawn(machine: Machine) -> None:
-    machine.process(MPIRUN, SHELL, "prterun", machine.tty, is_in_front=False)
-    machine.process(RANK, MPIRUN, "python", machine.tty)
-    assert not machine.shows(OPENMPI)
-
-
-@pytest.mark.parametrize("word", ["--tag-output", "--output=tag", "-prepend-rank", "-l"])
-def test_labelled_lines_are_no_screen(machine: Machine, word: str) -> None:
-    machine.process(MPIRUN, SHELL, "prterun", machine.tty, "-np", "2", word)
+@pytest.mark.parametrize(
+    ("stdout", "words", "is_in_front"),
+    [
+        ("file", (), True),
+        (os.devnull, (), True),
+        ("tty", (), False),  # nothing is drawn in the background
+        # labelled lines are no screen
+        *(("tty", ("-np", "2", word), True) for word in ("--tag-output", "--output=tag", "-prepend-rank", "-l")),
+    ],
+)
+def test_what_is_behind_mpirun_is_no_terminal(
+    machine: Machine, stdout: str, words: tuple[str, ...], is_in_front: bool
+) -> None:
+    shown = {"file": machine.file, "tty": machine.tty}.get(stdout, Path(stdout))
+    machine.process(MPIRUN, SHELL, "prterun", shown, *words, is_in_front=is_in_front)
     machine.process(RANK, MPIRUN, "python", machine.tty)
     assert not machine.shows(OPENMPI)
 
@@ -124,16 +118,11 @@ def test_without_mpirun_above_it_a_rank_knows_nothing(machine: Machine, environ:
     assert not machine.shows(environ)
 
 
-def test_without_a_launcher_the_own_output_decides(machine: Machine) -> None:
-    machine.process(RANK, SHELL, "python", machine.tty)
-    assert machine.shows({})
-
-
-@pytest.mark.parametrize(("is_file", "is_in_front"), [(True, True), (False, False)])
-def test_without_a_launcher_and_a_terminal(machine: Machine, is_file: bool, is_in_front: bool) -> None:
+@pytest.mark.parametrize(("is_file", "is_in_front"), [(True, True), (False, False), (False, True)])
+def test_without_a_launcher_the_own_output_decides(machine: Machine, is_file: bool, is_in_front: bool) -> None:
     stdout = machine.file if is_file else machine.tty
     machine.process(RANK, SHELL, "python", stdout, is_in_front=is_in_front)
-    assert not machine.shows({})
+    assert machine.shows({}) is (is_in_front and not is_file)
 
 
 def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
@@ -141,16 +130,14 @@ def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_columns_and_lines_go_before_the_terminal(tty: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "77")
-    monkeypatch.setenv("LINES", "11")
-    assert terminal.size(tty) == (77, 11)
-
-
-def test_a_terminal_without_a_size_has_the_usual_one(tty: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal without a size has the usual one."""
     for name in ("COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     fcntl.ioctl(tty, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
     assert terminal.size(tty).columns >= 80
+    monkeypatch.setenv("COLUMNS", "77")
+    monkeypatch.setenv("LINES", "11")
+    assert terminal.size(tty) == (77, 11)
 
 
 @pytest.mark.parametrize("has_terminal", [True, False])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import msgspec
 import pytest
 
 from scaling.frameworks.feeding import FeedError
+from scaling.worker.loop import NanLoss
 from scaling.worker.run_task import cause_of, event_of, message_of
 
 
@@ -47,21 +49,16 @@ TEXTS: list[tuple[str, Exception]] = [
     ("oom", RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported")),
     ("oom", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
     ("oom", RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")),
-    (
-        "oom",
-        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
-    ),
-    (
-        "oom",
-        RuntimeError("[enforce fail at alloc_cpu.cpp:75] . DefaultCPUAllocator: not enough memory: you tried to "),
-    ),
-    (
-        "oom",
-        ResourceExhaustedError(
-            "OOM when allocating tensor with shape[128,3,8,128,8,128] and type float on /job:localhost/replica:0/"
-            "task:0/device:GPU:0 by allocator GPU_0_bfc [Op:Conv2D]"
-        ),
-    ),
+    ("oom", RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"
+    )),
+    ("oom", RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:75] . DefaultCPUAllocator: not enough memory: you tried to "
+    )),
+    ("oom", ResourceExhaustedError(
+        "OOM when allocating tensor with shape[128,3,8,128,8,128] and type float on /job:localhost/replica:0/"
+        "task:0/device:GPU:0 by allocator GPU_0_bfc [Op:Conv2D]"
+    )),
     ("oom", ResourceExhaustedError("{{function_node __wrapped__AddV2}} failed to allocate memory [Op:AddV2]")),
     ("oom", ResourceExhaustedError("SameWorkerRecvDone unable to allocate output tensor. Key: /job:worker/")),
     ("oom", UnknownError("Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED [Op:Conv2D]")),
@@ -70,6 +67,7 @@ TEXTS: list[tuple[str, Exception]] = [
     ("oom", MXNetError("cudaMalloc retry failed: out of memory")),
     ("oom", RuntimeError("std::bad_alloc")),
     ("oom", OSError(12, "Cannot allocate memory")),
+    ("oom", MemoryError()),
     ("oom", MemoryError("Unable to allocate 12.0 GiB for an array with shape (64, 224)")),
     ("oom", DistBackendError(f"{NCCL}unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'")),
     ("oom", RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED")),
@@ -78,10 +76,9 @@ TEXTS: list[tuple[str, Exception]] = [
     ("oom", RuntimeError("GET was unable to find an engine to execute this computation")),
     ("oom", DistBackendError(f"{NCCL}unhandled cuda error\nLast error:\nFailed to CUDA calloc async 1216 bytes")),
     ("oom", DistBackendError(f"{NCCL}Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152")),
-    (
-        "busy",
-        RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCompile with `TORCH_USE"),
-    ),
+    ("busy", RuntimeError(
+        "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCompile with `TORCH_USE"
+    )),
     ("busy", InternalError("cudaGetDevice() failed. Status: all CUDA-capable devices are busy or unavailable")),
     # Memory that a card may pin: `ulimit -l`.
     ("memlock", DistBackendError(f"{SYSTEM}Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory")),
@@ -89,23 +86,17 @@ TEXTS: list[tuple[str, Exception]] = [
     ("memlock", RuntimeError("Call to ibv_create_qp failed with error Cannot allocate memory")),
     ("memlock", RuntimeError("fi_mr_reg failed, ret is:-12, Cannot allocate memory")),
     # /dev/shm, which containers have 64 MB of.
-    (
-        "shm",
-        DistBackendError(
-            f"{SYSTEM}Error while creating shared memory segment /dev/shm/nccl-WU88OE (size 9637888), error: "
-            "No space left on device (28)"
-        ),
-    ),
+    ("shm", DistBackendError(
+        f"{SYSTEM}Error while creating shared memory segment /dev/shm/nccl-WU88OE (size 9637888), error: "
+        "No space left on device (28)"
+    )),
     ("shm", RuntimeError("NCCL WARN Call to posix_fallocate failed : No space left on device")),
     ("shm", RuntimeError("Error while creating shared memory segment nccl-shm-recv-1462445a6f01cbfc-1-2-3")),
     ("shm", OSError(28, "No space left on device", "/dev/shm/nccl-fjwOOB")),
-    (
-        "shm",
-        RuntimeError(
-            "DataLoader worker (pid 56811) is killed by signal: Bus error. It is possible that dataloader's "
-            "workers are out of shared memory. Please try to raise your shared memory limit."
-        ),
-    ),
+    ("shm", RuntimeError(
+        "DataLoader worker (pid 56811) is killed by signal: Bus error. It is possible that dataloader's "
+        "workers are out of shared memory. Please try to raise your shared memory limit."
+    )),
     ("shm", RuntimeError("unable to allocate shared memory(shm) for file </torch_1_2_3>: Resource temporarily")),
     # The feed: a process of it that is gone, a picture that cannot be decoded.
     ("feed", RuntimeError("DataLoader worker (pid(s) 4711) exited unexpectedly")),
@@ -113,13 +104,10 @@ TEXTS: list[tuple[str, Exception]] = [
     ("feed", FeedError("a.jpg: Pillow cannot read it: truncated File Read")),
     ("oom", FeedError("Caught MemoryError in DataLoader worker process 0: out of memory")),
     # The driver: none, older than the build, or another than libcuda.
-    (
-        "driver",
-        RuntimeError(
-            "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by "
-            "downloading and installing a new version"
-        ),
-    ),
+    ("driver", RuntimeError(
+        "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by "
+        "downloading and installing a new version"
+    )),
     ("driver", RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU")),
     ("driver", InternalError("Status: CUDA driver version is insufficient for CUDA runtime version")),
     ("driver", RuntimeError("failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected")),
@@ -128,26 +116,26 @@ TEXTS: list[tuple[str, Exception]] = [
     ("driver", ImportError("libcuda.so.1: cannot open shared object file: No such file or directory")),
     # A build for other GPUs.
     ("no-kernel", RuntimeError("CUDA error: no kernel image is available for execution on the device")),
-    (
-        "no-kernel",
-        MXNetError("Check failed: err == cudaSuccess : ErrStr:no kernel image is available for execution"),
-    ),
+    ("no-kernel", MXNetError(
+        "Check failed: err == cudaSuccess : ErrStr:no kernel image is available for execution"
+    )),
     ("no-kernel", RuntimeError("cuDNN error: CUDNN_STATUS_ARCH_MISMATCH")),
     # NCCL's that are none of these.
-    (
-        "nccl",
-        DistBackendError(
-            f"{NCCL}invalid usage\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA"
-        ),
-    ),
+    ("nccl", DistBackendError(
+        f"{NCCL}invalid usage\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA"
+    )),
     ("nccl", UnknownError("ncclAllReduce failed: unhandled cuda error")),
     # Others.
+    ("port-taken", OSError(errno.EADDRINUSE, "Address already in use")),
+    ("missing", ModuleNotFoundError("No module named 'torch'")),
+    ("nan-loss", NanLoss("the loss is nan")),
+    ("error", ValueError("what")),
     ("port-taken", RuntimeError("The server socket has failed to listen on any local address. EADDRINUSE")),
     ("missing", ImportError("libcudnn.so.8: cannot open shared object file: No such file or directory")),
     ("error", ResourceExhaustedError("Received message larger than max (5242880 vs. 4194304)")),
     ("error", OSError(28, "No space left on device", "/scratch/log")),
     ("error", RuntimeError("CUDA error: an illegal memory access was encountered")),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("cause", "error"), TEXTS, ids=lambda one: one if isinstance(one, str) else str(one)[:60])

@@ -31,16 +31,23 @@ from tests.support.points import POINT, TASK, changed
 # The worker alone: its one timed loop, its two pipes, what it calls its failures.
 
 
+def loop_of(
+    trainer_class: type[FakeTrainer], of: Task = TASK, **fields: Any
+) -> tuple[Worker, Any, list[Event], Clock]:
+    """A worker on a virtual clock, its trainer, and what it says."""
+    clock, said = Clock(), list[Event]()
+    trainer = trainer_class(of, clock=clock, sleep=clock.sleep)
+    waiting = fields.pop("waiting", lambda: True)
+    loop = Worker(trainer, lambda event, hold=False: said.append(event), waiting, clock, clock, **fields)
+    return loop, trainer, said, clock
+
+
 def worker(*, options: dict[str, str] | None = None, waiting: int = 0) -> tuple[Worker, list[Event], Clock]:
-    """A worker on a virtual clock whose command waits after so many looks."""
-    clock, said, looks = Clock(), list[Event](), iter([False] * waiting + [True] * 1000)
+    """A worker whose command waits after so many looks."""
+    looks = iter([False] * waiting + [True] * 1000)
     task = replace(TASK, point=replace(POINT, options={"step_s": "0.5", **(options or {})}))
-    trainer = FakeTrainer(task, clock=clock, sleep=clock.sleep)
-    return (
-        Worker(trainer, lambda event, hold=False: said.append(event), lambda: next(looks), clock, clock),
-        said,
-        clock,
-    )
+    loop, _, said, clock = loop_of(FakeTrainer, task, waiting=lambda: next(looks))
+    return loop, said, clock
 
 
 def windows(said: list[Event]) -> list[Window]:
@@ -90,18 +97,9 @@ class Device(FakeTrainer):
 
 
 def on_device(**changes: Any) -> tuple[Worker, Device, list[Event], Clock]:
-    clock, said = Clock(), list[Event]()
-    trainer = Device(TASK, clock=clock, sleep=clock.sleep)
+    loop, trainer, said, clock = loop_of(Device, times_steps=changes.get("is_beside", False))
     for name, value in changes.items():
         setattr(trainer, name, value)
-    loop = Worker(
-        trainer,
-        lambda event, hold=False: said.append(event),
-        lambda: True,
-        clock,
-        clock,
-        times_steps=changes.get("is_beside", False),
-    )
     return loop, trainer, said, clock
 
 
@@ -119,25 +117,27 @@ def test_windows_of_a_turn_leave_the_devices_queue_filled() -> None:
     assert found[-1].turn_device_s == pytest.approx(3.51)
 
 
-def test_a_wait_for_servers_is_in_the_turn_by_both_clocks() -> None:
-    """torch:ps-* on GPUs: the host waits after the device has reached the last window's end."""
-    loop, _, said, _ = on_device(servers_s=0.5)
+@pytest.mark.parametrize(
+    ("changes", "seconds", "turn_s"),
+    [
+        # torch:ps-* on GPUs: the host waits after the device has reached the last window's end
+        ({"servers_s": 0.5}, 1.0, 3.51 + 0.5),
+        # a device waits for a host that is slower
+        ({"enqueue_s": 0.5}, 2.0, 7.25),
+    ],
+)
+def test_a_turn_by_both_clocks(changes: dict[str, float], seconds: float, turn_s: float) -> None:
+    loop, _, said, _ = on_device(**changes)
     loop.obey(Run(windows=3, steps=4, measured=True, lead=2))
     found = windows(said)
-    assert [w.seconds for w in found] == pytest.approx([1.0] * 3)
-    assert found[-1].turn_s == found[-1].turn_device_s == pytest.approx(3.51 + 0.5)
-
-
-def test_a_device_waits_for_a_host_that_is_slower() -> None:
-    loop, _, said, _ = on_device(enqueue_s=0.5)
-    loop.obey(Run(windows=2, steps=4, measured=True, lead=2))
-    assert [w.seconds for w in windows(said)] == pytest.approx([2.0, 2.0])
+    assert [w.seconds for w in found] == pytest.approx([seconds] * 3)
+    assert [found[-1].turn_s, found[-1].turn_device_s] == pytest.approx([turn_s] * 2)
 
 
 def test_short_windows_have_the_rate_of_long_ones() -> None:
     loop, _, said, _ = on_device()
-    loop.obey(Run(windows=1, steps=1, measured=True, lead=2))
-    loop.obey(Run(windows=1, steps=20, measured=True, lead=2))
+    for steps in (1, 20):
+        loop.obey(Run(windows=1, steps=steps, measured=True, lead=2))
     assert [w.steps / w.seconds for w in windows(said)] == pytest.approx([4.0, 4.0])
 
 
@@ -174,14 +174,9 @@ class Blocking(FakeTrainer):
 def test_steps_that_end_when_they_return_are_timed_by_the_hosts_clock(
     monkeypatch: pytest.MonkeyPatch, *, is_done: bool
 ) -> None:
-    clock, said = Clock(), list[Event]()
     monkeypatch.setattr(Blocking, "is_done_on_return", is_done)
-    trainer = Blocking(
-        replace(TASK, point=replace(POINT, options={"step_s": "0"})), clock=clock, sleep=clock.sleep
-    )
-    loop = Worker(
-        trainer, lambda event, hold=False: said.append(event), lambda: True, clock, clock, times_steps=True
-    )
+    task = replace(TASK, point=replace(POINT, options={"step_s": "0"}))
+    loop, _, said, _ = loop_of(Blocking, task, times_steps=True)
     loop.obey(Run(windows=2, steps=3, measured=True))
     # The first step is not counted.
     assert [w.step_s for w in windows(said)] == ([(1.0, 1.5, 2.0), (2.5, 3.0, 3.5)] if is_done else [(), ()])
@@ -189,20 +184,14 @@ def test_steps_that_end_when_they_return_are_timed_by_the_hosts_clock(
 
 
 def test_a_lingering_run_goes_on_until_the_next_command() -> None:
+    """One that rests has left off between two steps: stopped within a step, its rest would count in the next
+    window's time."""
     loop, said, clock = worker(waiting=5)
     loop.obey(Run(windows=1, steps=2, measured=True, linger=True))
     assert len(windows(said)) == 1
     assert clock() == 0.5 + 2 * 0.5 + 5 * 0.5
-
-
-def test_one_that_rests_has_left_off_between_two_steps() -> None:
-    """Then it can be stopped without a step half done, whose rest would count in the next window's time."""
-    loop, said, clock = worker(waiting=5)
-    loop.obey(Run(windows=1, steps=2, measured=True, linger=True))
-    lingered_s = clock()
     assert loop.obey(Rest())
-    assert said[1:] == [Rested()]
-    assert clock() == lingered_s
+    assert said[1:] == [Rested()] and clock() == 0.5 + 2 * 0.5 + 5 * 0.5
 
 
 def test_the_last_word_is_the_result() -> None:
@@ -227,18 +216,9 @@ class Lying(FakeTrainer):
 
 def test_samples_are_those_of_the_feed_and_the_digest_that_of_the_parameters() -> None:
     """Whatever the trainer says of either."""
-    clock, said = Clock(), list[Event]()
-    trainer = Lying(TASK, clock, clock.sleep)
     batch_size = TASK.point.workload.batch_size
-    loop = Worker(
-        trainer,
-        lambda event, hold=False: said.append(event),
-        lambda: True,
-        clock,
-        clock,
-        fed=lambda: trainer._steps * batch_size,
-        first_digest=digest_taken(trainer),
-    )
+    loop, trainer, said, _ = loop_of(Lying)
+    loop._fed, loop._first_digest = lambda: trainer._steps * batch_size, digest_taken(trainer)
     loop.obey(Run(windows=2, steps=3, measured=True))
     assert [window.samples for window in windows(said)] == [3 * batch_size] * 2
     loop.obey(Finish())
@@ -247,42 +227,15 @@ def test_samples_are_those_of_the_feed_and_the_digest_that_of_the_parameters() -
     assert result.digest == result.first_digest == digest_of(trainer.weights())
 
 
-def test_a_loss_that_is_no_number_ends_it() -> None:
-    loop, _, _ = worker(options={"fail": "nan", "fail_step": "5"})
-    with pytest.raises(NanLoss, match="the loss is nan after measured window 2"):
-        loop.obey(Run(windows=3, steps=3, measured=True))
-
-
-@pytest.mark.parametrize(("fail_step", "phase"), [("1", "warm-up window 1"), ("9", "soak window 4")])
-def test_it_says_when_that_was(fail_step: str, phase: str) -> None:
+@pytest.mark.parametrize(
+    ("fail_step", "phase"), [("1", "warm-up window 1"), ("6", "measured window 2"), ("10", "soak window 4")]
+)
+def test_a_loss_that_is_no_number_ends_it_and_it_says_when(fail_step: str, phase: str) -> None:
     loop, _, _ = worker(options={"fail": "nan", "fail_step": fail_step})
     with pytest.raises(NanLoss, match=f"the loss is nan after {phase}"):
         loop.obey(Run(windows=1, steps=2, measured=False))
-        loop.obey(Run(windows=1, steps=2, measured=True))
+        loop.obey(Run(windows=2, steps=1, measured=True, lead=2))
         loop.obey(Run(windows=2, steps=2, measured=False, first=2))
-
-
-class OutOfMemoryError(RuntimeError):
-    """As torch.cuda names its own."""
-
-
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
-        (MemoryError(), "oom"),
-        (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"), "oom"),
-        (RuntimeError("std::bad_alloc"), "oom"),
-        (OSError(errno.EADDRINUSE, "Address already in use"), "port-taken"),
-        (RuntimeError("The server socket has failed to listen: EADDRINUSE"), "port-taken"),
-        (ModuleNotFoundError("No module named 'torch'"), "missing"),
-        (NanLoss("the loss is nan"), "nan-loss"),
-        (OSError(errno.ENOSPC, "No space left"), "error"),
-        (ValueError("what"), "error"),
-    ],
-)
-def test_what_a_failure_is_called(error: Exception, cause: str) -> None:
-    assert cause_of(error) == cause
 
 
 @pytest.mark.parametrize(
@@ -360,12 +313,8 @@ def task(rank: int = 0, size: int = 1, batch_size: int = 64) -> Task:
 
 
 def training_worker(of: Task) -> tuple[Worker, Counting, list[Event]]:
-    clock, said = Clock(), list[Event]()
-    trainer = Counting(of, clock=clock, sleep=clock.sleep)
-    learner = training.learner_of(trainer, of, said.append, clock)
-    loop = Worker(
-        trainer, lambda event, hold=False: said.append(event), lambda: True, clock, clock, learner=learner
-    )
+    loop, trainer, said, clock = loop_of(Counting, of)
+    loop._learner = training.learner_of(trainer, of, said.append, clock)
     return loop, trainer, said
 
 
@@ -408,14 +357,11 @@ def test_operations_are_those_of_the_passes_that_a_step_runs(pass_: Pass, giga: 
     assert operations_per_sample(point) / 1e9 == pytest.approx(giga, rel=0.005)
 
 
-@pytest.mark.parametrize("kind", ["comm", "feed"])
-def test_what_computes_nothing_has_no_operations(kind: Kind) -> None:
-    assert operations_per_sample(replace(RESNET50, kind=kind)) == 0
-
-
-def test_emulated_devices_compute_nothing() -> None:
-    emulated = Hardware(device="emulated", profile="p100")
-    assert operations_per_sample(replace(RESNET50, hardware=emulated)) == 0
+def test_what_computes_nothing_has_no_operations() -> None:
+    kinds: tuple[Kind, ...] = ("comm", "feed")
+    emulated = replace(RESNET50, hardware=Hardware(device="emulated", profile="p100"))
+    points = [emulated, *(replace(RESNET50, kind=kind) for kind in kinds)]
+    assert [operations_per_sample(one) for one in points] == [0, 0, 0]
 
 
 # Which files a worker drops from the page cache, and what its row may say of them.
@@ -439,21 +385,19 @@ def _task(strategy: str, *, drop: bool = True) -> Task:
     return replace(task, point=replace(task.point, workload=work), local_rank=1, local_world_size=4)
 
 
-def test_ranks_share_the_files_of_their_host(dropped: list[Path]) -> None:
-    assert run_task.prepared(_task("torch:gloo")) == ("disk", 0.0)
-    assert dropped == [FILES[1], FILES[5]]
-
-
-def test_one_worker_of_a_node_drops_them_all(dropped: list[Path]) -> None:
-    assert run_task.prepared(_task("mxnet:local")) == ("disk", 0.0)
-    assert dropped == [*FILES]
-
-
-def test_nothing_is_said_of_what_helpers_hold_in_memory(dropped: list[Path]) -> None:
-    assert run_task.prepared(_task("tensorflow:ps")) == ("", None)
-    assert dropped == []
-
-
-def test_without_the_flag_files_are_in_the_page_cache(dropped: list[Path]) -> None:
-    assert run_task.prepared(_task("torch:gloo", drop=False)) == ("page cache", None)
-    assert dropped == []
+@pytest.mark.parametrize(
+    ("task", "files", "found"),
+    [
+        # ranks share the files of their host
+        (_task("torch:gloo"), [FILES[1], FILES[5]], ("disk", 0.0)),
+        # one worker of a node drops them all
+        (_task("mxnet:local"), [*FILES], ("disk", 0.0)),
+        # helpers hold them in memory
+        (_task("tensorflow:ps"), [], ("", None)),
+        (_task("torch:gloo", drop=False), [], ("page cache", None)),
+    ],
+)
+def test_files_are_dropped_from_the_page_cache(
+    dropped: list[Path], task: Task, files: list[Path], found: tuple[str, float | None]
+) -> None:
+    assert (run_task.prepared(task), dropped) == (found, files)
