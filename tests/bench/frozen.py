@@ -4,7 +4,7 @@ python -m tests.bench.frozen              errors and coverage of the forecasts w
 python -m tests.bench.frozen --freeze     add forecasts from the rates that are in; never changes an older one
 
 `from_1` of an asked world size is the efficiency relative to the first point, with its 80 % interval, predicted
-from the first point alone; `from_2` from the first two. `seen`: its rates were seen while the series was looked for.
+from the first point alone; `from_2` from the first two. `seen`: its rates were seen while the series was found.
 """
 
 from __future__ import annotations
