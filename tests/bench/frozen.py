@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from scaling.tools.predict.forecast import WIDEST
 from scaling.tools.predict.model import fit, predict
 from scaling.tools.predict.setting import At, Known, Observed, read
 from tests.bench import published
@@ -38,6 +39,7 @@ class Forecast(NamedTuple):
     high: float
     measured: float
     seen: bool
+    is_claimed: bool
 
     @property
     def error(self) -> float:
@@ -81,16 +83,21 @@ def forecasts(plain: Sequence[dict[str, Any]]) -> Iterator[Forecast]:
                     measured = rates[_place(point)] / first
                     told, low, high = point[f"from_{known}"]
                     whose = published.publisher(source.source)
-                    yield Forecast(one["id"], whose, known, point["gpus"], told, low, high, measured, one["seen"])
+                    # as the command: neither wide intervals nor several nodes without a network
+                    claimed = (high - low) / 2 <= WIDEST and bool(one["network"] or point["nodes"] == 1)
+                    yield Forecast(
+                        one["id"], whose, known, point["gpus"], told, low, high, measured, one["seen"], claimed
+                    )
 
 
 def summary(found: Sequence[Forecast]) -> str:
     lines = []
     for known in range(1, MOST_KNOWN + 1):
+        every = [one for one in found if one.known == known]
         for what, ours in (
-            ("all", [one for one in found if one.known == known]),
-            ("rates not seen", [one for one in found if one.known == known and not one.seen]),
-            ("rates seen", [one for one in found if one.known == known and one.seen]),
+            ("all", every),
+            ("claimed", [one for one in every if one.is_claimed]),
+            ("claimed, rates not seen", [one for one in every if one.is_claimed and not one.seen]),
         ):
             if ours:
                 names = sorted({one.publisher for one in ours})
