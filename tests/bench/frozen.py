@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from scaling.tools.predict.forecast import WIDEST
+from scaling.tools.predict.__main__ import WIDEST
 from scaling.tools.predict.model import fit, predict
 from scaling.tools.predict.setting import At, Known, Observed, read
 from tests.bench import published
