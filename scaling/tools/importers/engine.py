@@ -141,12 +141,11 @@ _COUNT = re.compile(
     re.IGNORECASE,
 )
 _COUNTED = ("all_devices", "node_devices", "any_batch")
+_COUNT_WORDS = re.compile("num_|world_size|gpu|nproc|batch_size|[gm]bs", re.IGNORECASE)
 
 
 def counts(text: str) -> Mapping[str, str]:
     """Numbers of devices and batches that a line says in words of many tools."""
-    if not any(word in text for word in ("num_", "orld_size", "ORLD_SIZE", "gpu", "nproc", "batch_size", "BS")):
-        return {}
     return {name: one[4] for one in _COUNT.finditer(text) for name, said in one.groupdict().items() if said}
 
 
@@ -174,8 +173,9 @@ class Grammar(Record, frozen=True, kw_only=True):
     `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
     `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
     `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
-    raises ValueError, KeyError, TypeError or AttributeError for a damaged line. It sees lines with one of `words`,
-    all without any. `said`: the mark and the pattern of a line for `objects`. `also`: is somewhere in a log, too.
+    raises ValueError, KeyError, TypeError or AttributeError for a damaged line. It sees lines with one of `words`
+    or of the form `pattern`, all without any. `said`: the mark and the pattern of a line for `objects`. `also`: is
+    somewhere in a log, too.
     `worker`: fact with the worker that wrote the log, for tools whose workers all say the total.
     `splits`: the tool splits models, so a log that does not say how is of an unknown parallelism.
     """
@@ -187,6 +187,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
     said: tuple[tuple[str, ...], str] = ((), "")
     words: tuple[str, ...] = ()
+    pattern: str = ""
     also: str = ""
     data: str = ""
     no_data: str = "\0"
@@ -234,11 +235,14 @@ class _Reading:
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
         data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
-        sees_all = self.judges or (self.grammar.objects and not self.grammar.words)
+        sees_all = self.grammar.objects and not self.grammar.words and not self.grammar.pattern
         words = {data, *self.grammar.words, *(line.mark for line in (*self.grammar.lines, *COMMON))}
-        has_word = re.compile("" if sees_all else "|".join(map(re.escape, sorted(words)))).search
+        parts = [*filter(None, [self.grammar.pattern]), *map(re.escape, sorted(words))]
+        has_word = re.compile("" if sees_all else "|".join(parts)).search
         for one in lines:
             if has_word(one.text) is None:
+                if self.judges and _COUNT_WORDS.search(one.text) is not None:
+                    self.launch.add(one, counts(one.text))
                 continue
             if not self._read(one) and data in one.text and no_data not in one.text:
                 self.skipped.add(one)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
 from io import BytesIO
 from itertools import count, islice, repeat
 from operator import add
@@ -46,6 +46,10 @@ class LogLine(NamedTuple):
     number: int
     rank: int | None
     text: str
+
+
+# LogLine, without the cost of calling it for each of millions of lines
+_line: Callable[[Iterable[Any]], LogLine] = partial(tuple.__new__, LogLine)
 
 
 def blocks(log: Path) -> Iterator[str]:
@@ -162,7 +166,7 @@ def of_blocks(found: Iterable[str], wraps: bool = True) -> Iterator[LogLine]:
         joined = "\n".join(texts)
         if wraps and _WRAPPED.search(joined) is not None:
             texts = _WRAPPED.sub(f"{CUT}\n", joined).split("\n")
-        each = [*map(LogLine, count(first), ranks, texts)]
+        each = [*map(_line, zip(count(first), ranks, texts, strict=False))]
         first, rank, held = first + len(texts) - 1, each[-1].rank, each.pop().text
         yield from each
         if not held:
