@@ -141,7 +141,11 @@ _COUNT = re.compile(
     re.IGNORECASE,
 )
 _COUNTED = ("all_devices", "node_devices", "any_batch")
-_COUNT_WORDS = re.compile("num_|world_size|gpu|nproc|batch_size|[gm]bs", re.IGNORECASE)
+# what every match has, in lower case
+_COUNT_WORDS = ("num_", "world_size", "gpu", "nproc", "batch_size", "gbs", "mbs")
+_HAS_COUNT = re.compile("|".join(_COUNT_WORDS), re.IGNORECASE)
+# what may hold for a line, and not for the same line within a text
+_OF_A_LINE = re.compile(r"\(\?|\\[AZ]")
 
 
 def counts(text: str) -> Mapping[str, str]:
@@ -211,9 +215,38 @@ class Grammar(Record, frozen=True, kw_only=True):
         """A line of the tool matches this."""
         return "|".join([*filter(None, [self.said[1]]), *(line.loose() for line in self.lines if line.has_rate)])
 
+    @property
+    def all_words(self) -> list[str]:
+        """A line that is read has one of these, or the form `pattern`."""
+        data = self.data or ("\0" if self.objects else self.marks[0])
+        return sorted({data, *self.words, *(line.mark for line in (*self.lines, *COMMON))})
+
+    @property
+    def sees_all(self) -> bool:
+        return bool(self.objects and not self.words and not self.pattern)
+
+    def may_say(self, given: Given) -> Callable[[str], bool] | None:
+        """Make a quick look at whole lines, False if none of them says anything; None if each must be read."""
+        if self.sees_all or _OF_A_LINE.search(self.pattern):
+            return None
+        words, judges = self.all_words, _judges(given)
+        rate = re.compile(self.pattern, re.MULTILINE)
+
+        def look(text: str) -> bool:
+            if any(word in text for word in words) or (self.pattern and rate.search(text)):
+                return True
+            lowered = text.lower() if judges else ""
+            return any(word in lowered for word in _COUNT_WORDS)
+
+        return look
+
     def read(self, lines: Iterable[LogLine], given: Given) -> Found:
         """Read a log into rows. Raises Refused."""
         return _Reading(self, given).read(lines)
+
+
+def _judges(given: Given) -> bool:
+    return bool(given.world_size or given.batch_size)
 
 
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError)
@@ -223,7 +256,7 @@ class _Reading:
     def __init__(self, grammar: Grammar, given: Given) -> None:
         self.grammar = grammar
         self.given = given
-        self.judges = bool(given.world_size or given.batch_size)
+        self.judges = _judges(given)
         self.launch = Launch(given)
         self.rows = Rows()
         self.skipped = Skipped()
@@ -235,13 +268,11 @@ class _Reading:
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
         data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
-        sees_all = self.grammar.objects and not self.grammar.words and not self.grammar.pattern
-        words = {data, *self.grammar.words, *(line.mark for line in (*self.grammar.lines, *COMMON))}
-        parts = [*filter(None, [self.grammar.pattern]), *map(re.escape, sorted(words))]
-        has_word = re.compile("" if sees_all else "|".join(parts)).search
+        parts = [*filter(None, [self.grammar.pattern]), *map(re.escape, self.grammar.all_words)]
+        has_word = re.compile("" if self.grammar.sees_all else "|".join(parts)).search
         for one in lines:
             if has_word(one.text) is None:
-                if self.judges and _COUNT_WORDS.search(one.text) is not None:
+                if self.judges and _HAS_COUNT.search(one.text) is not None:
                     self.launch.add(one, counts(one.text))
                 continue
             if not self._read(one) and data in one.text and no_data not in one.text:

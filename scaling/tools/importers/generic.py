@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from scaling.text import one_line
 from scaling.tools.importers.engine import Grammar, Value, of_steps, unit_of_steps
 from scaling.tools.importers.launch import Launch
 from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import Found, Given, Refused, number
+from scaling.tools.importers.logs import Form, Refused, number
 
 NAME = "generic"
 UNITS: Mapping[str, ImportedUnit] = {
@@ -44,9 +44,8 @@ def whole(found: re.Match[str]) -> str:
     return found[1] or ""
 
 
-def read(lines: Iterable[LogLine], given: Given) -> Found:
-    """Read a log by the form of the command line. Raises Refused."""
-    form = given.form
+def of_form(form: Form) -> Grammar:
+    """Make the grammar of a log of the form of the command line. Raises Refused."""
     if not form.rate:
         raise Refused("needs --rate 'WORDS ([\\d.,]+)' and --unit NAME")
     rate, step = re.compile(form.rate), re.compile(form.step) if form.step else None
@@ -79,7 +78,8 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         objects=said,
         pattern=form.rate,
         lacks=f"has no line that --rate '{form.rate}' matches",
-    ).read(lines, given)
+        said=(("",), ""),
+    )
 
 
 # ---------------------------------------------------------------- lines that look like rates

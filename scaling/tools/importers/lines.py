@@ -156,10 +156,19 @@ _REPEATED = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray .*\))?\s*$")
 _WRAPPED = re.compile(rf"\n(?<=\d\n)(?=[\d.,]{{1,20}}\s*{CUT}?(?:\n|$))")
 
 
-def of_blocks(found: Iterable[str], wraps: bool = True) -> Iterator[LogLine]:
-    """Yield the lines. If a terminal `wraps` them, a line is marked as cut before the rest of its number."""
+def of_blocks(
+    found: Iterable[str], wraps: bool = True, may_say: Callable[[str], bool] | None = None
+) -> Iterator[LogLine]:
+    """Yield the lines, without those of whole blocks that `may_say` refuses. If a terminal `wraps` them, a line is
+    marked as cut before the rest of its number."""
     first, held, rank = 1, "", None
     for block in found:
+        goes_on = _WRAPPED.search(f"{held}\n{block.partition(chr(10))[0]}")
+        if may_say and not may_say(block) and not goes_on and not _MAY_BE_TAG.search(f"\n{block}"):
+            if held:
+                yield LogLine(first, rank, held)
+            first, held = first + bool(held) + block.count("\n"), ""
+            continue
         ranks, texts = untagged(block)
         if held:
             ranks, texts = [rank, *islice(ranks, len(texts))], [held, *texts]

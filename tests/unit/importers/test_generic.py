@@ -81,6 +81,35 @@ def test_a_resumed_training_at_another_rate_is_no_median_of_both(tmp_path: Path)
     assert "has launches from 5000 to 10000" in refusal(written(tmp_path, text), given(TOKENS))
 
 
+@pytest.mark.parametrize(
+    ("rate", "line"),
+    [
+        (r"tok/s ([\d.]+)", "x tok/s {}\n"), (r"^tok/s ([\d.]+)$", "tok/s {}\n"),
+        (r"(?<=tok/s )([\d.]+)", "tok/s {}\n"), (r"^r  ([\d.]+)", "| r | {} |\n"),
+        (r"tok/s ([\d.]+)", "[1,0]<stdout>:to[1,0]<stdout>:k/s {}\n"),
+    ],
+)  # fmt: skip
+def test_blocks_without_a_rate_are_skipped_and_no_other(rate: str, line: str, tmp_path: Path) -> None:
+    """Two MiB without a word of the form are between two lines with it; numbers of lines count them."""
+    rest = f"{'.' * 999}\n" * (2**21 // 1000)
+    log = written(tmp_path, line.format(5) + rest + line.format(10) + line.format(10) + rest + "batch_size: 7\n")
+    form = Form(rate=rate, unit="tokens")
+    row = only_row(log, given(form, world_size=1))
+    assert (row.rate, row.steps) == (10, 2)
+    assert "the log says 7 (line 4198" in refusal(log, given(form, batch_size=5))
+
+
+def test_a_number_that_a_terminal_wrapped_is_no_rate_at_the_edge_of_a_block(tmp_path: Path) -> None:
+    """The first line of the second MiB is the rest of the last number of the first one."""
+    form, line = Form(rate=r"tok/s ([\d.]+)", unit="tokens"), "tok/s 10\n"
+    head = line * 3 + f"{'.' * 999}\n" * 1048
+    head += "." * (2**20 - len(head) - len("tok/s 10\n") - 1) + "\ntok/s 10\n"
+    log = written(tmp_path, f"{head}31\n" + f"{'.' * 999}\n" * 1100)
+    assert len(head) == 2**20
+    row = only_row(log, given(form, world_size=1))
+    assert (row.rate, row.steps) == (10, 2)
+
+
 def test_damage_invents_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     for data in damaged(steps(2, 10, 10, 10, 10).encode(), 5, 200):
