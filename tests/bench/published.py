@@ -82,8 +82,12 @@ class Series(Record, frozen=True, kw_only=True):
 
     @property
     def publisher(self) -> str:
-        """The repository of the source, or its web site, which stands for a cluster."""
-        return re.split(r"[\s]", self.source.removeprefix("github.com/"))[0].split("/issues")[0].split("/pull")[0]
+        return publisher(self.source)
+
+
+def publisher(source: str) -> str:
+    """The repository of a source, or its web site, which stands for a cluster."""
+    return re.split(r"[\s]", source.removeprefix("github.com/"))[0].split("/issues")[0].split("/pull")[0]
 
 
 def read(path: Path) -> tuple[Published, ...]:

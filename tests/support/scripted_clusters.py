@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from scaling.tools.predict import model
-from scaling.tools.predict.forecast import Case, Measured, Outlook
+from scaling.tools.predict.__main__ import Outlook
+from scaling.tools.predict.evidence import Case, Measured
 from scaling.tools.predict.model import Fit, Floats, covariance, equations, fit
 from scaling.tools.predict.setting import At, Known, Observed, Priors, Setting, read
 

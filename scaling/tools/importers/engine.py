@@ -141,12 +141,15 @@ _COUNT = re.compile(
     re.IGNORECASE,
 )
 _COUNTED = ("all_devices", "node_devices", "any_batch")
+# what every match has, in lower case
+_COUNT_WORDS = ("num_", "world_size", "gpu", "nproc", "batch_size", "gbs", "mbs")
+_HAS_COUNT = re.compile("|".join(_COUNT_WORDS), re.IGNORECASE)
+# what may hold for a line, and not for the same line within a text
+_OF_A_LINE = re.compile(r"\(\?|\\[AZ]")
 
 
 def counts(text: str) -> Mapping[str, str]:
     """Numbers of devices and batches that a line says in words of many tools."""
-    if not any(word in text for word in ("num_", "orld_size", "ORLD_SIZE", "gpu", "nproc", "batch_size", "BS")):
-        return {}
     return {name: one[4] for one in _COUNT.finditer(text) for name, said in one.groupdict().items() if said}
 
 
@@ -174,8 +177,9 @@ class Grammar(Record, frozen=True, kw_only=True):
     `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
     `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
     `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
-    raises ValueError, KeyError, TypeError or AttributeError for a damaged line. It sees lines with one of `words`,
-    all without any. `said`: the mark and the pattern of a line for `objects`. `also`: is somewhere in a log, too.
+    raises ValueError, KeyError, TypeError or AttributeError for a damaged line. It sees lines with one of `words`
+    or of the form `pattern`, all without any. `said`: the mark and the pattern of a line for `objects`. `also`: is
+    somewhere in a log, too.
     `worker`: fact with the worker that wrote the log, for tools whose workers all say the total.
     `splits`: the tool splits models, so a log that does not say how is of an unknown parallelism.
     """
@@ -187,6 +191,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
     said: tuple[tuple[str, ...], str] = ((), "")
     words: tuple[str, ...] = ()
+    pattern: str = ""
     also: str = ""
     data: str = ""
     no_data: str = "\0"
@@ -210,9 +215,38 @@ class Grammar(Record, frozen=True, kw_only=True):
         """A line of the tool matches this."""
         return "|".join([*filter(None, [self.said[1]]), *(line.loose() for line in self.lines if line.has_rate)])
 
+    @property
+    def all_words(self) -> list[str]:
+        """A line that is read has one of these, or the form `pattern`."""
+        data = self.data or ("\0" if self.objects else self.marks[0])
+        return sorted({data, *self.words, *(line.mark for line in (*self.lines, *COMMON))})
+
+    @property
+    def sees_all(self) -> bool:
+        return bool(self.objects and not self.words and not self.pattern)
+
+    def may_say(self, given: Given) -> Callable[[str], bool] | None:
+        """Make a quick look at whole lines, False if none of them says anything; None if each must be read."""
+        if self.sees_all or _OF_A_LINE.search(self.pattern):
+            return None
+        words, judges = self.all_words, _judges(given)
+        rate = re.compile(self.pattern, re.MULTILINE)
+
+        def look(text: str) -> bool:
+            if any(word in text for word in words) or (self.pattern and rate.search(text)):
+                return True
+            lowered = text.lower() if judges else ""
+            return any(word in lowered for word in _COUNT_WORDS)
+
+        return look
+
     def read(self, lines: Iterable[LogLine], given: Given) -> Found:
         """Read a log into rows. Raises Refused."""
         return _Reading(self, given).read(lines)
+
+
+def _judges(given: Given) -> bool:
+    return bool(given.world_size or given.batch_size)
 
 
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError)
@@ -222,7 +256,7 @@ class _Reading:
     def __init__(self, grammar: Grammar, given: Given) -> None:
         self.grammar = grammar
         self.given = given
-        self.judges = bool(given.world_size or given.batch_size)
+        self.judges = _judges(given)
         self.launch = Launch(given)
         self.rows = Rows()
         self.skipped = Skipped()
@@ -234,11 +268,12 @@ class _Reading:
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
         data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
-        sees_all = self.judges or (self.grammar.objects and not self.grammar.words)
-        words = {data, *self.grammar.words, *(line.mark for line in (*self.grammar.lines, *COMMON))}
-        has_word = re.compile("" if sees_all else "|".join(map(re.escape, sorted(words)))).search
+        parts = [*filter(None, [self.grammar.pattern]), *map(re.escape, self.grammar.all_words)]
+        has_word = re.compile("" if self.grammar.sees_all else "|".join(parts)).search
         for one in lines:
             if has_word(one.text) is None:
+                if self.judges and _HAS_COUNT.search(one.text) is not None:
+                    self.launch.add(one, counts(one.text))
                 continue
             if not self._read(one) and data in one.text and no_data not in one.text:
                 self.skipped.add(one)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from scaling.text import one_line
 from scaling.tools.importers.engine import Grammar, Value, of_steps, unit_of_steps
 from scaling.tools.importers.launch import Launch
 from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import Found, Given, Refused, number
+from scaling.tools.importers.logs import Form, Refused, number
 
 NAME = "generic"
 UNITS: Mapping[str, ImportedUnit] = {
@@ -44,9 +44,8 @@ def whole(found: re.Match[str]) -> str:
     return found[1] or ""
 
 
-def read(lines: Iterable[LogLine], given: Given) -> Found:
-    """Read a log by the form of the command line. Raises Refused."""
-    form = given.form
+def of_form(form: Form) -> Grammar:
+    """Make the grammar of a log of the form of the command line. Raises Refused."""
     if not form.rate:
         raise Refused("needs --rate 'WORDS ([\\d.,]+)' and --unit NAME")
     rate, step = re.compile(form.rate), re.compile(form.step) if form.step else None
@@ -77,8 +76,10 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         unit=unit_of_steps if UNITS[form.unit] == "steps" else UNITS[form.unit],
         value=value,
         objects=said,
+        pattern=form.rate,
         lacks=f"has no line that --rate '{form.rate}' matches",
-    ).read(lines, given)
+        said=(("",), ""),
+    )
 
 
 # ---------------------------------------------------------------- lines that look like rates
@@ -86,11 +87,11 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?<!,)(?P<suffix>(?-i:[kKMG])|e[+-]?\d+|)"
 _UNIT = (
     r"(?P<unit>im(?:ages?|gs?)|samples?|examples?|items?|seq(?:uence)?s?|tok(?:en)?s?|it(?:er(?:ation)?)?s?|steps?)"
-    r"(?: ?/ ?|[_ ]per[_ ])s(?:ec(?:ond)?s?)?(?![a-z])"
+    r"(?P<every>(?: ?/ ?|[_ ]per[_ ])(?:gpu|device|chip|rank))?(?: ?/ ?|[_ ]per[_ ])s(?:ec(?:ond)?s?)?(?![a-z])"
 )
 _EACH = r"(?P<each>(?: ?/ ?|[_ ]per[_ ])(?:gpu|device|chip|rank)s?)?"
 _STEP = r"(?:step|iter(?:ation)?|it|batch)"
-_END = r"(?!\w|[.,:-]\d| ?(?:%|[kmgt]?i?(?:b|bits?|bytes?)/|[tgp]?flop))"
+_END = r"(?!\w|[.,:/-]\d| ?(?:%|[kmgt]?i?(?:b|bits?|bytes?)/|[tgp]?flop))"
 _GIVEN = r"['\"]?\]?(?: ?\((?P<given>[^()]{1,20})\))?(?P<sign>['\"]?\s*[:=]\s*['\"]?|\s+)"
 # a rate before its unit, a rate after its name, the time of a step
 _RATES = (
@@ -99,15 +100,19 @@ _RATES = (
     rf"(?<![\w/])(?P<words>(?:\w+[_/])?(?:{_UNIT}{_EACH}|throughput|speed|(?P<short>tps|wps|tgs|ips)){_GIVEN})"
     rf"{_NUMBER}{_END}(?! ?m?s\b)",
     rf"(?<![\w/])(?P<words>(?:{_STEP}[_ ]?time|(?:time|sec(?:ond)?s)[_ ]?(?:per|/)[_ ]?{_STEP}|"
-    rf"(?<![a-z] )(?:time|dt)(?=\s*[:=]))(?P<own>_m?s)?{_GIVEN}){_NUMBER}"
+    rf"(?<![a-z] )(?:time|dt)(?=\s*[:=])|(?P<time>m?s|sec) ?/ ?{_STEP})(?P<own>_m?s)?{_GIVEN}){_NUMBER}"
     rf"(?P<after> ?(?:ms|s|secs?|seconds?)\b|{_END})",
 )
 _PATTERNS = [re.compile(text, re.IGNORECASE) for text in _RATES]
+# what every line of these forms has
+_MAY_BE_RATE = re.compile(r"[/ _]s|per|throughput|speed|[twi]ps|tgs|time|dt|s ?/|c ?/", re.IGNORECASE)
 _NAMES: Mapping[str, str] = {
     "im": "images", "sa": "samples", "ex": "samples", "se": "sequences", "to": "tokens", "st": "steps",
     "tps": "tokens", "wps": "tokens", "tgs": "tokens", "item": "samples", "items": "samples", "it": "steps",
 }  # fmt: skip
 _TIMES = re.compile(r" ?_?(?:(m)s|s|secs?|seconds?)", re.IGNORECASE)
+_EVALUATES = r"(?:eval|val|test|infer)[a-z]*[\s_/]+"
+_EVALUATED, _EVALUATION = (re.compile(t, re.IGNORECASE) for t in (rf"(?<![a-z]){_EVALUATES}$", _EVALUATES))
 _MOST_SHAPES = 4096
 
 
@@ -126,12 +131,15 @@ class Likeliest:
         self._first: dict[tuple[int, str], Likely] = {}
 
     def add(self, line: LogLine) -> None:
+        if _MAY_BE_RATE.search(line.text) is None:
+            return
         for kind, pattern in enumerate(_PATTERNS):
-            if (found := pattern.search(line.text)) is not None and not _is_of_two(found):
+            if (found := pattern.search(line.text)) is not None and not _is_doubtful(found):
                 key = (-kind, found["words"])
-                if key in self._first or len(self._first) < _MOST_SHAPES:
+                if key not in self._first and len(self._first) < _MOST_SHAPES:
+                    self._first[key] = Likely(line, _flags(found, kind))
+                if key in self._first:
                     self._count[key] += 1
-                    self._first.setdefault(key, Likely(line, _flags(found, kind)))
                 return
 
     def hints(self, path: str) -> tuple[str, ...]:
@@ -151,10 +159,13 @@ class Likeliest:
         )
 
 
-def _is_of_two(found: re.Match[str]) -> bool:
-    """Whether a unit without a sign stands between two numbers, so that it may be of either."""
+def _is_doubtful(found: re.Match[str]) -> bool:
+    """Whether a rate is of an evaluation, or its unit without a sign stands between two numbers."""
     said, before = found.groupdict(), found.string[: found.start("words")]
-    return bool(said.get("unit") and (said.get("sign") or "x").isspace() and re.search(r"\d ?$", before))
+    if _EVALUATED.search(before) or _EVALUATION.match(found["words"]):
+        return True
+    has_unit = said.get("unit") or said.get("time")
+    return bool(has_unit and (said.get("sign") or "x").isspace() and re.search(r"\d ?$", before))
 
 
 def _flags(found: re.Match[str], kind: int) -> str:
@@ -166,8 +177,9 @@ def _flags(found: re.Match[str], kind: int) -> str:
     of_given = re.search(_UNIT, said.get("given", ""), re.IGNORECASE)
     word = (of_given["unit"] if of_given else said.get("unit") or said.get("short", "")).lower()
     unit = _NAMES.get(word) or _NAMES.get(word[:2], "NAME")
+    is_each = bool(said.get("each") or said.get("every") or word == "tgs")
     if seconds := _TIMES.fullmatch(
         said.get("time") or said.get("after") or said.get("own") or said.get("given", "")
     ):
         unit = "ms/step" if seconds[1] else "s/step"
-    return f"--rate '{rate}' --unit {unit}{' --per-device' * bool(said.get('each') or word == 'tgs')}"
+    return f"--rate '{rate}' --unit {unit}{' --per-device' * is_each}"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
 from io import BytesIO
 from itertools import count, islice, repeat
 from operator import add
@@ -46,6 +46,10 @@ class LogLine(NamedTuple):
     number: int
     rank: int | None
     text: str
+
+
+# LogLine, without the cost of calling it for each of millions of lines
+_line: Callable[[Iterable[Any]], LogLine] = partial(tuple.__new__, LogLine)
 
 
 def blocks(log: Path) -> Iterator[str]:
@@ -152,17 +156,26 @@ _REPEATED = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray .*\))?\s*$")
 _WRAPPED = re.compile(rf"\n(?<=\d\n)(?=[\d.,]{{1,20}}\s*{CUT}?(?:\n|$))")
 
 
-def of_blocks(found: Iterable[str], wraps: bool = True) -> Iterator[LogLine]:
-    """Yield the lines. If a terminal `wraps` them, a line is marked as cut before the rest of its number."""
+def of_blocks(
+    found: Iterable[str], wraps: bool = True, may_say: Callable[[str], bool] | None = None
+) -> Iterator[LogLine]:
+    """Yield the lines, without those of whole blocks that `may_say` refuses. If a terminal `wraps` them, a line is
+    marked as cut before the rest of its number."""
     first, held, rank = 1, "", None
     for block in found:
+        goes_on = _WRAPPED.search(f"{held}\n{block.partition(chr(10))[0]}")
+        if may_say and not may_say(block) and not goes_on and not _MAY_BE_TAG.search(f"\n{block}"):
+            if held:
+                yield LogLine(first, rank, held)
+            first, held = first + bool(held) + block.count("\n"), ""
+            continue
         ranks, texts = untagged(block)
         if held:
             ranks, texts = [rank, *islice(ranks, len(texts))], [held, *texts]
         joined = "\n".join(texts)
         if wraps and _WRAPPED.search(joined) is not None:
             texts = _WRAPPED.sub(f"{CUT}\n", joined).split("\n")
-        each = [*map(LogLine, count(first), ranks, texts)]
+        each = [*map(_line, zip(count(first), ranks, texts, strict=False))]
         first, rank, held = first + len(texts) - 1, each[-1].rank, each.pop().text
         yield from each
         if not held:

@@ -18,7 +18,7 @@ from scaling.tools.importers.engine import agrees_with_flags, as_degrees, as_tex
 from scaling.tools.importers.generic import UNITS, per_second
 from scaling.tools.importers.launch import Launch
 from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import Form, Found, Given, Refused, Skipped, row, world_size
+from scaling.tools.importers.logs import Form, Found, Given, Refused, Skipped, Tool, row, world_size
 
 NAME = "table"
 COLUMNS = {
@@ -146,3 +146,6 @@ def _made(said: Mapping[str, str], rate: float | None, columns: Mapping[str, str
         parallelism=as_text(as_degrees(said.get("parallelism", ""))), label=said.get("label", ""),
         notes=notes, steps=launch.used.size, spread=launch.spread(),
     )  # fmt: skip
+
+
+TOOL = Tool(NAME, (), re.compile(""), read)

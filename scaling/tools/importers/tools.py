@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from scaling.tools.importers import collectives, generic, language_models, pytor
 from scaling.tools.importers.engine import Grammar
 from scaling.tools.importers.generic import Likeliest
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
-from scaling.tools.importers.lines import CUT, LogLine, blocks, of_blocks, untagged
+from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
 
 _MODULES = (tensorflow, collectives, pytorch, language_models, vision)
@@ -33,10 +33,6 @@ _SAME = ("model", "precision", "parallelism")
 # a library that prints in logs of these trainers, which print their own rate
 INSIDE = {"deepspeed": {"hf_trainer", "megatron", "lightning"}}
 
-# readers of logs of no tool
-_ANY: Mapping[str, tuple[Callable[[Iterable[LogLine], Given], Found], tuple[str, ...]]] = {
-    generic.NAME: (generic.read, ("",)), table.NAME: (table.read, ()),
-}  # fmt: skip
 _WHITE = b" \t\r\n"
 # blocks of an unknown log that are searched for lines that look like rates
 _LOOKED_AT = 16
@@ -127,9 +123,10 @@ def _one_of(found: Set[str], path: Path) -> str:
 
 def read(log: Log, given: Given) -> ReadLog:
     """Read a log into rows with the log's name and notes on skipped lines. Raises Refused."""
-    read, marks = _ANY[log.tool] if log.tool in _ANY else (TOOLS[log.tool].read, TOOLS[log.tool].marks)
-    clock = Clock(marks)
-    found = read(of_blocks(clock.watch(blocks(log.path)), wraps=log.tool != table.NAME), given)
+    tool = generic.of_form(given.form) if log.tool == generic.NAME else TOOLS.get(log.tool, table.TOOL)
+    may_say = tool.may_say(given) if isinstance(tool, Grammar) else None
+    clock = Clock(tool.marks)
+    found = tool.read(of_blocks(clock.watch(blocks(log.path)), tool is not table.TOOL, may_say), given)
     if not found.rows and not found.bandwidths:
         raise Refused(f"has no line that is whole and says a rate of {log.tool}")
     named = one_line(log.path.name)

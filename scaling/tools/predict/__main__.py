@@ -1,11 +1,11 @@
-"""The predict command, `python -m scaling predict RUN`: what is asked, and its output."""
+"""The predict command, `python -m scaling predict RUN`: what is asked, forecasts, and their output."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import inf
-from typing import Any
+from math import exp, inf
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -16,10 +16,10 @@ from scaling.records.run import Header, PointRecord
 from scaling.records.store import load
 from scaling.text import as_json, printable, rounded
 from scaling.tools.predict import evidence, flags
+from scaling.tools.predict.evidence import NORMAL_95, Case, Measured
 from scaling.tools.predict.flags import NAME, Asked
-from scaling.tools.predict.forecast import Case, Forecast, Measured, Next, Outlook, doubts, forecasts, measure_next
-from scaling.tools.predict.model import fit
-from scaling.tools.predict.setting import RDMA, network, read
+from scaling.tools.predict.model import Fit, fit, predict
+from scaling.tools.predict.setting import RDMA, At, Known, network, read
 
 # ---------------------------------------------------------------- what is asked
 
@@ -28,9 +28,17 @@ DOUBLINGS = 5
 FARTHEST, FARTHEST_COLD = 64, 1024
 # larger ones are typing errors
 MOST = {
-    "rate": inf, "compress": 10_000, "parameters": 1e13, "flops_per_sample": 1e21, "batch_size": 10_000_000,
-    "devices_per_node": 256, "sequence_length": 10_000_000,
+    "rate": inf, "parameters": 1e13, "flops_per_sample": 1e21, "batch_size": 10_000_000, "devices_per_node": 256,
+    "sequence_length": 10_000_000,
 }  # fmt: skip
+
+
+class Outlook(NamedTuple):
+    """A case, its fit, which has the asked setting, and the rate of one device there."""
+
+    case: Case
+    fit: Fit
+    rate: float
 
 
 def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
@@ -38,9 +46,8 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     if asked.cold and asked.run is not None:
         raise UsageError("--cold: predicts without a run; leave out RUN or --cold")
     if not asked.cold and asked.run is None:
-        raise UsageError(
-            "RUN: give a run's folder, or --cold --rate R --model NAME --batch-size B --network KIND:GBIT"
-        )
+        needed = "--cold --rate R --model NAME --batch-size B --network KIND:GBIT"
+        raise UsageError(f"RUN: give a run's folder, or {needed}")
     is_import = run is not None and run[0].is_import
     own = () if asked.cold or is_import else ("device", "bus", "precision", "sequence_length", "flops_per_sample")
     if given := next((name for name in own if getattr(asked, name)), ""):
@@ -53,8 +60,7 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     if run is None:
         return evidence.cold(asked)
     found = evidence.imported(asked, run[0]) if is_import else evidence.case(*run, asked)
-    if asked.devices_per_node:
-        found = found._replace(devices_per_node=asked.devices_per_node)
+    found = found._replace(devices_per_node=asked.devices_per_node or found.devices_per_node)
     if not is_import and asked.model not in ("", found.model):  # its samples may have another length
         found = found._replace(unit="samples", units_per_sample=1)
     emulated = f", EMULATED {found.device}" if found.setting.emulated else ""
@@ -64,31 +70,28 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
 
 def look(asked: Asked, case: Case) -> Outlook:
     """Fit the case and transfer the fit to the asked setting. Raises UsageError."""
-    if case.cold:
-        return Outlook(case, fit(case.setting, case.known, read()), case.rate)
     setting, rate = case.setting, case.rate
     model, batch = asked.model or case.model, asked.batch_size or case.batch_size
-    if (model, batch) != (case.model, case.batch_size) or asked.rate is not None:
+    if not case.cold and ((model, batch) != (case.model, case.batch_size) or asked.rate is not None):
         rate = _rate(asked, case, model, batch)
-        known = evidence.known_by_name(asked) if model != case.model else None
-        evidence.checked_step(batch, rate, known)
-        setting = replace(setting, step_s=batch / rate / case.known.anchor.accumulation)
-        if known:
+        step_s = evidence.checked_step(batch, rate) / case.known.anchor.accumulation
+        setting = replace(setting, step_s=step_s)
+        if model != case.model:
+            known = evidence.known_by_name(asked)
             size = 4.0 * known.parameters
             setting = replace(setting, gradient_bytes=size, tail=known.tail, tensors=known.tensors)
-    if asked.network:
+    if asked.network and not case.cold:
         wires = network(asked.network, emulated=setting.emulated, verbs=setting.carrier == "nccl")
         setting = replace(setting, **wires._asdict())
-    setting = replace(setting, gradient_bytes=setting.gradient_bytes / asked.compress)
     return Outlook(case, fit(case.setting, case.known, read(), setting), rate)
 
 
 def _rate(asked: Asked, case: Case, model: str, batch: int) -> float:
     if asked.rate:
         return asked.rate / case.units_per_sample
-    for name, size, rate in case.rates:
-        if (name, size) == (model, batch):
-            return rate
+    found = next((rate for name, size, rate in case.rates if (name, size) == (model, batch)), None)
+    if found is not None:
+        return found
     command = re.sub(r"--model \S+", lambda _: f"--model {model}", case.command)
     raise UsageError(
         f"--{'model ' + model if asked.model else f'batch-size {batch}'}: no rate of one device is known; measure "
@@ -101,9 +104,14 @@ def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
     apart = asked.network or case.setting.link not in ("none", "unknown")
     most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
     first = case.devices_per_node if case.cold else 2 * case.largest
-    last = max(most if apart else case.devices_per_node, first)
-    sizes = _sizes(asked.world_sizes) if asked.world_sizes else _doublings(first, last)[:DOUBLINGS]
-    whose = f"--world-sizes {sizes[-1]}" if asked.world_sizes else f"N={sizes[-1]}"
+    sizes = _doublings(first, max(most if apart else case.devices_per_node, first))[:DOUBLINGS]
+    if words := asked.world_sizes:
+        spanned = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", words)
+        listed = re.fullmatch(r"\d{1,9}(,\d{1,9})*", words) and sorted({int(word) for word in words.split(",")})
+        sizes = _doublings(int(spanned[1]), int(spanned[2])) if spanned else tuple(listed or ())
+        if not sizes or sizes[0] == 0:
+            raise UsageError(f"--world-sizes {words}: write 32,64,128 or 32..1024")
+    whose = f"--world-sizes {sizes[-1]}" if words else f"N={sizes[-1]}"
     if sizes[-1] > most:
         larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} --batch-size {case.batch_size}"
         why = f"{FARTHEST} times the largest measured; measure a larger one: {larger}"
@@ -117,41 +125,109 @@ def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
     return sizes
 
 
-def _sizes(words: str) -> tuple[int, ...]:
-    found: tuple[int, ...] = ()
-    if spanned := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", words):
-        found = _doublings(int(spanned[1]), int(spanned[2]))
-    elif re.fullmatch(r"\d{1,9}(,\d{1,9})*", words):
-        found = tuple(sorted({int(word) for word in words.split(",")}))
-    if not found or found[0] == 0:
-        raise UsageError(f"--world-sizes {words}: write 32,64,128 or 32..1024")
-    return found
-
-
 def _doublings(first: int, last: int) -> tuple[int, ...]:
-    return tuple(size for power in range(40) if (size := first * 2**power) <= last)
+    return tuple(size for power in range(40) if 0 < (size := first * 2**power) <= last)
 
 
 def supposed(asked: Asked, case: Case) -> tuple[str, ...]:
-    asked = Asked(compress=asked.compress) if case.cold else asked  # --cold: all else is the case
+    if case.cold:
+        return ()
     apart = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
     spread = next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in apart), "")
     by_tcp = case.setting.carrier == "cpu" and asked.network.partition(":")[0].lower() in RDMA
     sockets = f"; {case.strategy} sends TCP there, not RDMA" if by_tcp else ""
-    batch, model = asked.batch_size, asked.model
+    batch, model, each = asked.batch_size or case.batch_size, asked.model or case.model, asked.devices_per_node
     said = (
         (asked.network, f"over {asked.network}, which was not measured{sockets}"),
-        (
-            batch not in (None, case.batch_size),
-            f"batch {batch} per device; measured rows have batch {case.batch_size}",
-        ),
-        (model not in ("", case.model), f"model {model}; measured rows are of {case.model}"),
+        (batch != case.batch_size, f"batch {batch} per device; measured rows have batch {case.batch_size}"),
+        (model != case.model, f"model {model}; measured rows are of {case.model}"),
         (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
-        (asked.compress > 1, f"gradients / {asked.compress:g}; the cost of compressing them is not counted"),
-        (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
-        (spread and not asked.devices_per_node, f"nodes are filled; {spread}"),
+        (each, f"{each} devices a node"),
+        (spread and not each, f"nodes are filled; {spread}"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
+
+
+# ---------------------------------------------------------------- forecasts
+
+# intervals with a larger half width are not claimed
+WIDEST = 0.15
+# no published efficiency is below (the lowest is 6.5 %: BERT-Large over 10 GbE on 32 devices)
+LOWEST = 0.05
+# a measured efficiency this far outside the interval of published clusters is reported
+FAR_OFF = 0.05
+# a prediction of which measurements explain less than this share of the variance rests on the priors
+LEAST_WEIGHT = 0.1
+# fields of a forecast, and their names in a sentence
+CAUSES = {
+    "contention": "contention",
+    "straggling": "stragglers",
+    "exposed": "the exchange",
+    "unexplained": "unexplained",
+}
+
+
+class Forecast(Measured, frozen=True, kw_only=True):
+    """A predicted world size: the ends are of the 80 % interval, causes are fractions of the step.
+
+    `unclaimed`: why it is not claimed. `by_priors`: the measurements say nothing of it.
+    """
+
+    low: float
+    high: float
+    contention: float
+    straggling: float
+    exposed: float
+    unexplained: float
+    unclaimed: str = ""
+    by_priors: bool = False
+
+    @property
+    def cause(self) -> str:
+        """The largest part, "" if all are below 0.005."""
+        largest = max(CAUSES, key=lambda name: float(getattr(self, name)))
+        return CAUSES[largest] if getattr(self, largest) > 0.005 else ""
+
+
+def doubts(case: Case) -> tuple[str, ...]:
+    """Say which measured points no published cluster is like, and which say little."""
+    seen, said = case.known.observed, []
+    if not seen:
+        return ()
+    usual = predict(fit(case.setting, Known(case.known.anchor), read()), [one.at for one in seen])
+    for one, low, high in zip(seen, usual.low, usual.high, strict=True):
+        off = exp(NORMAL_95 * one.noise)
+        least, most = one.value / off, one.value * off
+        told = f"N={one.at.world_size} was measured at {100 * one.value:.0f} %"
+        told += f" ({100 * least:.0f} to {100 * most:.0f} %)"
+        if max(low - most, least - high) > 0 and max(low - one.value, one.value - high) > FAR_OFF:
+            usually = f"published clusters like it have {100 * low:.0f} to {100 * high:.0f} %"
+            said.append(f"{told}, but {usually}: predictions follow the measurement, and are wider")
+        elif one.value - least > WIDEST:
+            said.append(f"{told}: it weighs little; more --rounds make it weigh more")
+    return tuple(said)
+
+
+def forecasts(look: Outlook, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
+    return tuple(_forecast(look, look.case.layout(size)) for size in world_sizes)
+
+
+def _forecast(look: Outlook, at: At) -> Forecast:
+    found, unclaimed = predict(look.fit, [at]), look.case.unclaimed
+    middle, low, high = (float(one[0]) for one in found[:3])
+    alone_s, *lost_s = (float(seconds[0]) for seconds in found.parts[:4])
+    contention, straggling, exposed = (seconds / (alone_s + sum(lost_s)) for seconds in lost_s)
+    if not unclaimed and (high - low) / 2 > WIDEST:
+        unclaimed = f"the interval is wider than ± {100 * WIDEST:.0f} points"
+    elif not unclaimed and middle < LOWEST:
+        check = "check --rate, which is in tokens/s with --sequence-length alone"
+        unclaimed = f"an efficiency below {100 * LOWEST:.0f} %, which no published cluster has; {check}"
+    return Forecast(
+        at=at, samples_per_s=at.world_size * look.rate * middle, efficiency=middle, low=low, high=high,
+        contention=contention, straggling=straggling, exposed=exposed,
+        unexplained=1 - middle - contention - straggling - exposed, unclaimed=unclaimed,
+        by_priors=bool(look.case.known.observed) and float(found.weight[0]) < LEAST_WEIGHT,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- output
@@ -162,18 +238,13 @@ CHECKED = (
 )
 
 
-def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
+def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str]) -> str:
     lines = [f"PREDICTED, not measured: {case.title}"]
     lines += [f"note: {text}" for text in (*case.notes, *extra)]
     lines += _aligned(case, rows)
     lines += sorted({f"not claimed: {row.unclaimed}" for row in rows if row.unclaimed})
     if by_priors := ", ".join(f"{row.at.world_size:,}" for row in rows if row.by_priors):
         lines.append(f"N={by_priors}: published clusters alone say this; the measured points weigh too little")
-    if following is not None:
-        lines.append(
-            f"measure next: {following.what} (the interval at {following.asked:,} would be "
-            f"± {100 * following.then:.1f} instead of ± {100 * following.now:.1f})"
-        )
     lines.append("losses are per cent of a step; PREDICTED rows are never ranked against measured ones")
     over_rounds = any(one.low is not None for one in case.measured)
     lines.append(CHECKED + "; measured 95 %, over rounds" * over_rounds)
@@ -181,19 +252,18 @@ def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str],
 
 
 def _aligned(case: Case, rows: Sequence[Forecast]) -> list[str]:
-    head = ["N", "nodes", "", f"{case.unit}/s", "efficiency", "interval", "contention", "straggling", "exposed",
-            "rest", "largest"]  # fmt: skip
-    cells = [head]
-    every: list[Measured | Forecast] = [*case.measured, *rows]
-    for one in every:
+    cells = [["N", "nodes", "", f"{case.unit}/s", "efficiency", "interval", "contention", "straggling", "exposed",
+              "rest", "largest"]]  # fmt: skip
+    for one in (*case.measured, *rows):
         said = [f"{one.samples_per_s * case.units_per_sample:,.0f}", f"{100 * one.efficiency:.1f} %"]
         between = "" if one.low is None or one.high is None else f"{100 * one.low:.0f} to {100 * one.high:.0f}"
         kind, parts = "measured", [""] * 5
         if isinstance(one, Forecast):
-            kind, losses = "PREDICTED", (one.contention, one.straggling, one.exposed, one.unexplained)
+            kind = "PREDICTED"
             if one.unclaimed:
                 said = ["not claimed"] * 2
             else:
+                losses = (getattr(one, name) for name in CAUSES)
                 parts = [*(f"{round(100 * part, 1) + 0.0:.1f}" for part in losses), one.cause]
         cells.append([f"{one.at.world_size:,}", f"{one.at.nodes:,}", kind, *said, between, *parts])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -201,29 +271,22 @@ def _aligned(case: Case, rows: Sequence[Forecast]) -> list[str]:
     return ["  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() for line in cells]
 
 
-def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
+def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str]) -> str:
     """Render the prediction as JSON; fractions are of 1."""
-    plain: dict[str, Any] = {
+    return as_json(rounded({
         "kind": "PREDICTED", "interval_percent": 80, "measured_interval_percent": 95, "title": case.title,
         "notes": [*case.notes, *extra], "unit": case.unit, "units_per_sample": case.units_per_sample,
         "measured": msgspec.to_builtins(case.measured),
         "predicted": [msgspec.to_builtins(row) | {"kind": "PREDICTED", "cause": row.cause} for row in rows],
-        "measure_next": following._asdict() if following else None,
-    }  # fmt: skip
-    return as_json(rounded(plain))
-
-
-def predict(asked: Asked) -> str:
-    case = case_of(asked, None if asked.run is None else load(asked.run))
-    found, sizes = look(asked, case), world_sizes(asked, case)
-    write = prediction_json if asked.format == "json" else prediction_table
-    extra = (*doubts(case), *supposed(asked, case))
-    return write(case, forecasts(found, sizes), extra, measure_next(found, sizes[-1]))
+    }))  # fmt: skip
 
 
 def _act(argv: Sequence[str]) -> None:
     if asked := flags.parse(argv):
-        deliver(predict(asked), asked.output)
+        case = case_of(asked, None if asked.run is None else load(asked.run))
+        found, sizes = look(asked, case), world_sizes(asked, case)
+        write = prediction_json if asked.format == "json" else prediction_table
+        deliver(write(case, forecasts(found, sizes), (*doubts(case), *supposed(asked, case))), asked.output)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

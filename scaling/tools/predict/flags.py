@@ -49,9 +49,6 @@ class Asked(Record, frozen=True, kw_only=True):
         help="Samples per device; one device must have run this batch.", metavar="N", min=1)] = None  # fmt: skip
     model: Annotated[str, _what_if(
         help="Model; one device must have run it, else give --rate.", metavar="NAME")] = ""  # fmt: skip
-    compress: Annotated[float, _what_if(
-        help="Divide the gradients' bytes by this; the cost of compressing is not counted.",
-        metavar="K", min=1)] = 1.0  # fmt: skip
     devices_per_node: Annotated[int | None, _what_if(
         help="Devices of each further node.", metavar="N", min=1, show_default="the run's")] = None  # fmt: skip
     rate: Annotated[float | None, _cold(

@@ -16,71 +16,57 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.tools.predict.setting import (
-    USUAL_BYTES_PER_S,
-    At,
-    Known,
-    Link,
-    Observed,
-    Overlap,
-    Prior,
-    Priors,
-    Setting,
-    Walk,
-)
+from scaling.tools.predict.setting import USUAL_BYTES_PER_S, At, Known, Observed, Priors, Setting, Walk
 
 # ---------------------------------------------------------------- constants
 
 Floats = NDArray[np.float64]
-Values = Mapping[str, Floats]
-
-COMMON = ("window", "tax", "tax_devices", "tax_nodes", "tax_s", "jitter", "growth")
-TCP: tuple[Link, ...] = ("tcp", "tcp10", "ipoib", "unknown", "none")
-# for sleeping devices and shaped links, which no published cluster has
-EMULATED = {
-    "fade": "fade.emulated", "alpha": "alpha.emulated", "jitter": "straggling.emulated",
-    "growth": "straggling.emulated", **{name: "tax.emulated" for name in COMMON if name.startswith("tax")},
-}  # fmt: skip
+TAXES = ("tax", "tax_devices", "tax_nodes", "tax_s")
+TCP = ("tcp", "tcp10", "ipoib", "unknown", "none")
 SERVERS = ("servers_apart", "servers_beside", "servers_in_host")
 
 
 def keys(setting: Setting) -> dict[str, str]:
     """Map the roles of constants in the equations to the names of their priors."""
-    wires = "tcp" if setting.link in TCP else "rdma"
-    found = {name: name for name in COMMON} | {
-        "bus": f"bus.{setting.bus}", "network": _network(setting), "fade": f"fade.{wires}",
+    link, wires = setting.link, "tcp" if setting.link in TCP else "rdma"
+    found = {name: name for name in ("window", *TAXES, "jitter", "growth")} | {
+        "bus": f"bus.{setting.bus}", "network": f"network.{_network(setting)}", "fade": f"fade.{wires}",
         "alpha": f"alpha.{wires}", "hide": hidden(setting.overlap, emulated=setting.emulated),
     }  # fmt: skip
-    if setting.link == "tcp" and not _is_cpu_ring(setting):
+    if link == "tcp" and not _is_cpu_ring(setting):
         found["cap_growth"] = "cap_growth"
     if setting.method == "sharded":
         found["tax"] = "tax.sharded"
-    return found | EMULATED if setting.emulated else found
+    if setting.emulated:  # sleeping devices and shaped links, which no published cluster has
+        found |= {"fade": "fade.emulated", "alpha": "alpha.emulated", **dict.fromkeys(TAXES, "tax.emulated")}
+        found |= dict.fromkeys(("jitter", "growth"), "straggling.emulated")
+    return found
+
+
+def hidden(overlap: str, *, emulated: bool) -> str:
+    return "hide.emulated" if emulated and overlap in ("ddp", "horovod") else f"hide.{overlap}"
 
 
 def _network(setting: Setting) -> str:
-    if setting.link in ("none", "unknown"):
-        return "network.unknown"
-    if setting.emulated and setting.link == "tcp10" and setting.method not in SERVERS:
-        return "network.emulated"
-    if setting.link in TCP and _is_cpu_ring(setting):
-        return "network.cpu"
-    family = ".servers" if setting.method in SERVERS else ".ring"
-    return f"network.{setting.link}{family if setting.link in ('tcp', 'tcp10') else ''}"
+    link, servers = setting.link, setting.method in SERVERS
+    if link in ("none", "unknown"):
+        return "unknown"
+    if setting.emulated and link == "tcp10" and not servers:
+        return "emulated"
+    if link in TCP and _is_cpu_ring(setting):
+        return "cpu"
+    return link if link not in ("tcp", "tcp10") else f"{link}.{'servers' if servers else 'ring'}"
 
 
 def _is_cpu_ring(setting: Setting) -> bool:
     return setting.carrier == "cpu" and setting.method not in SERVERS
 
 
-def hidden(overlap: Overlap, *, emulated: bool) -> str:
-    return "hide.emulated" if emulated and overlap in ("ddp", "horovod") else f"hide.{overlap}"
-
-
-def values(names: Mapping[str, str], priors: Mapping[str, Prior], z: Floats) -> dict[str, Floats]:
+def values(names: Mapping[str, str], priors: Priors, z: Floats) -> dict[str, Floats]:
     """Convert standard normal draws (draws x constants) to constants, one column each."""
+    known = [priors.constants[name] for name in names.values()]
     return {
-        role: transformed(name, priors[name].mean + priors[name].sd * z[:, [index]])
+        role: transformed(name, known[index].mean + known[index].sd * z[:, [index]])
         for index, (role, name) in enumerate(names.items())
     }
 
@@ -109,16 +95,6 @@ TREE_STEPS, SHARDED_VOLUME, TCP_EFFICIENCY = 3.0, 1.5, 0.95
 FADES = ((2, 0.002), (8, 0.005), (16, 0.01))
 
 
-class Sizes(NamedTuple):
-    """World sizes as arrays; `order` is Z(N)."""
-
-    world: Floats
-    nodes: Floats
-    each: Floats
-    accumulation: Floats
-    order: Floats
-
-
 class Parts(NamedTuple):
     """Seconds of a step by cause, draws x world sizes. They add up to `step_s`."""
 
@@ -133,36 +109,67 @@ class Parts(NamedTuple):
         return self.alone_s + self.contention_s + self.straggling_s + self.exposed_s
 
 
-def sizes(points: Sequence[At]) -> Sizes:
+def _shapes(points: Sequence[At]) -> Floats:
+    """Rows: world size, nodes, devices per node, micro steps."""
     rows = [(at.world_size, at.nodes, at.devices_per_node, at.accumulation) for at in points]
-    world, nodes, each, steps = np.array(rows, float).reshape(-1, 4).T
-    order = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in world])
-    return Sizes(world, nodes, each, steps, order)
+    return np.array(rows, float).reshape(-1, 4).T
 
 
-def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts:
+def parts(setting: Setting, values: Mapping[str, Floats], points: Sequence[At], alone_s: Floats) -> Parts:
     """Compute the seconds of a step; `alone_s` is the micro step of one device by draw."""
-    t1, several = alone_s[:, None], at.world > 1
-    compute = at.accumulation * t1
-    share = values["tax"] * several + values["tax_devices"] * np.log2(at.each) / 3
-    contention = compute * (share + values["tax_nodes"] * (at.nodes > 1)) + values["tax_s"] * several
-    straggling = values["jitter"] * at.order + values["growth"] * np.log2(at.nodes)
+    world, nodes, each, accumulation = _shapes(points)
+    order = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in world])
+    t1, several = alone_s[:, None], world > 1
+    compute = accumulation * t1
+    share = values["tax"] * several + values["tax_devices"] * np.log2(each) / 3
+    contention = compute * (share + values["tax_nodes"] * (nodes > 1)) + values["tax_s"] * several
+    straggling = values["jitter"] * order + values["growth"] * np.log2(nodes)
     if not setting.emulated:
-        straggling = straggling + sum(lost * np.log2(np.maximum(at.nodes / first, 1)) for first, lost in FADES)
-    bus = values["bus"] * (setting.bus_bytes_per_s or USUAL_BYTES_PER_S[setting.bus])
-    network = carried_bytes_per_s(setting, values) * (np.maximum(at.nodes, 2) / 2) ** -values["fade"]
-    slowest = np.where(at.nodes > 1, np.minimum(network, np.where(at.each > 1, bus, np.inf)), bus)
-    latency_s = _messages(setting, t1 * values["window"]) * _latency_s(setting, values["alpha"], at)
-    moved_s = _moved_s(setting, at, bus, network, slowest) + latency_s
-    exchange = np.where(several, moved_s + (at.world - 1) * setting.sparse_bytes / slowest, 0.0)
+        straggling = straggling + sum(lost * np.log2(np.maximum(nodes / first, 1)) for first, lost in FADES)
+    once, slowest = _exchange(setting, values, points, t1)
+    exchange = np.where(several, once + (world - 1) * setting.sparse_bytes / slowest, 0.0)
     window = t1 if setting.method == "sharded" else values["window"] * t1
     hidden = np.maximum(exchange - window, setting.tail * exchange)
-    gathered = (at.world - 1) / at.world * setting.gathered_bytes / slowest
+    gathered = (world - 1) / world * setting.gathered_bytes / slowest
     exposed = (1 - values["hide"]) * exchange + values["hide"] * hidden + gathered
     return Parts(compute, contention, (compute + contention) * straggling, exposed, exchange + gathered)
 
 
-def carried_bytes_per_s(setting: Setting, values: Values) -> Floats:
+def _exchange(
+    setting: Setting, values: Mapping[str, Floats], points: Sequence[At], t1: Floats
+) -> tuple[Floats, Floats]:
+    """Compute the seconds of the exchange of all gradients, and the bytes/s of the slowest leg of a ring."""
+    world, nodes, each, _ = _shapes(points)
+    size, apart, alpha = setting.gradient_bytes, nodes > 1, values["alpha"]
+    bus = values["bus"] * (setting.bus_bytes_per_s or USUAL_BYTES_PER_S[setting.bus])
+    network = carried_bytes_per_s(setting, values) * (np.maximum(nodes, 2) / 2) ** -values["fade"]
+    slowest = np.where(apart, np.minimum(network, np.where(each > 1, bus, np.inf)), bus)
+    inside_s = INSIDE_LATENCY_S.get(setting.bus, INSIDE_LATENCY_PCIE_S)
+    steps_s = 2 * (nodes - 1) * alpha + 2 * (world - nodes) * inside_s * (setting.method != "hierarchical")
+    if setting.tree:
+        tree_s = 2 * np.log2(nodes) * TREE_STEPS * alpha + 2 * (each - 1) * inside_s
+        steps_s = np.where(apart, np.minimum(steps_s, tree_s), steps_s)
+    if setting.method in SERVERS:
+        steps_s = np.where(apart, 2 * alpha, 2 * inside_s)
+    fused = np.maximum(1.0, size / FUSION_BYTES + t1 * values["window"] / FUSION_CYCLE_S)
+    messages = {
+        "one": 1.0, "tensors": float(setting.tensors), "buckets": max(1.0, size / BUCKET_BYTES),
+        "fusion": np.minimum(fused, float(setting.tensors)),
+    }[setting.messages]  # fmt: skip
+    if setting.method in ("ring", "sharded"):
+        volume = SHARDED_VOLUME if setting.method == "sharded" else 1.0
+        moved_s = volume * 2 * (world - 1) / world * size / slowest
+    else:
+        beside = setting.method in ("servers_beside", "servers_in_host")
+        inside = each * (each > 1) if beside else 2 * (each - 1) / each
+        ring, serial = 2 * (nodes - 1) / nodes, setting.overlap == "serial"
+        often = SERVERS_SERIAL if serial else SERVERS_OVERLAPPED
+        between = {"servers_apart": often, "servers_in_host": 2.0}.get(setting.method, ring)
+        moved_s = inside * size / bus + apart * between * size / network
+    return moved_s + messages * steps_s, slowest
+
+
+def carried_bytes_per_s(setting: Setting, values: Mapping[str, Floats]) -> Floats:
     """Compute what a node's link carries between two nodes, bytes/s by draw.
 
     A host sends less over TCP than a fast line carries."""
@@ -174,44 +181,6 @@ def carried_bytes_per_s(setting: Setting, values: Values) -> Floats:
     faster = setting.line_bytes_per_s / setting.cards / CAP_LINE_BYTES_PER_S
     cap = setting.cards * values["network"] * faster ** values.get("cap_growth", np.zeros(1))
     return np.asarray(np.minimum(TCP_EFFICIENCY * setting.line_bytes_per_s, cap))
-
-
-def _moved_s(setting: Setting, at: Sizes, bus: Floats, network: Floats, slowest: Floats) -> Floats:
-    size, crosses = setting.gradient_bytes, at.nodes > 1
-    ring, beside = 2 * (at.each - 1) / at.each * size / bus, 2 * (at.nodes - 1) / at.nodes
-    servers = at.each * size / bus * (at.each > 1)
-    match setting.method:
-        case "ring" | "sharded":
-            factor = SHARDED_VOLUME if setting.method == "sharded" else 1.0
-            return np.asarray(factor * 2 * (at.world - 1) / at.world * size / slowest)
-        case "hierarchical":
-            return np.asarray(ring + crosses * beside * size / network)
-        case "servers_apart":
-            often = SERVERS_SERIAL if setting.overlap == "serial" else SERVERS_OVERLAPPED
-            return np.asarray(ring + crosses * often * size / network)
-        case "servers_beside":
-            return np.asarray(servers + crosses * beside * size / network)
-        case "servers_in_host":
-            return np.asarray(servers + crosses * 2 * size / network)
-
-
-def _messages(setting: Setting, window_s: Floats) -> Floats | float:
-    if setting.messages == "fusion":
-        fused = np.maximum(1.0, setting.gradient_bytes / FUSION_BYTES + window_s / FUSION_CYCLE_S)
-        return np.minimum(fused, float(setting.tensors))
-    buckets = max(1.0, setting.gradient_bytes / BUCKET_BYTES)
-    return {"one": 1.0, "tensors": float(setting.tensors), "buckets": buckets}[setting.messages]
-
-
-def _latency_s(setting: Setting, alpha: Floats, at: Sizes) -> Floats:
-    inside_s = INSIDE_LATENCY_S.get(setting.bus, INSIDE_LATENCY_PCIE_S)
-    if setting.method in SERVERS:
-        return np.where(at.nodes > 1, 2 * alpha, 2 * inside_s)
-    ring = 2 * (at.nodes - 1) * alpha + 2 * (at.world - at.nodes) * inside_s * (setting.method != "hierarchical")
-    if not setting.tree:
-        return ring
-    tree = 2 * np.log2(at.nodes) * TREE_STEPS * alpha + 2 * (at.each - 1) * inside_s
-    return np.where(at.nodes > 1, np.minimum(ring, tree), ring)
 
 
 # ---------------------------------------------------------------- fit
@@ -360,17 +329,16 @@ def equations(
 
 def _logs(found: Fit, setting: Setting, z: Floats, points: Sequence[At]) -> tuple[Floats, Parts]:
     names, anchor = keys(setting), found.known.anchor
-    known = values(names, found.priors.constants, z[:, [found.places[one] for one in names.items()]])
+    known = values(names, found.priors, z[:, [found.places[one] for one in names.items()]])
     step_s = setting.step_s * np.exp(setting.step_spread * z[:, -1])
     alone_s = step_s
     if anchor.world_size > 1:  # solve for the micro step of one device that reproduces the step at the anchor
-        place, alone_s = sizes([anchor]), step_s * 0.9
+        alone_s = step_s * 0.9
         for _ in range(8):
-            there_s = parts(setting, known, place, alone_s).step_s[:, 0] / anchor.accumulation
+            there_s = parts(setting, known, [anchor], alone_s).step_s[:, 0] / anchor.accumulation
             alone_s = np.maximum(alone_s * np.clip(step_s / there_s, 0.5, 2.0), 0.02 * step_s)
-    at = sizes(points)
-    made = parts(setting, known, at, alone_s)
-    return np.log(step_s[:, None] * at.accumulation / made.step_s), made
+    made = parts(setting, known, points, alone_s)
+    return np.log(step_s[:, None] * _shapes(points)[3] / made.step_s), made
 
 
 def _told(seen: Sequence[Observed], known: Known, walk: Walk) -> tuple[Floats, Floats]:
@@ -386,9 +354,9 @@ def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]
     independent."""
 
     def places(points: Sequence[At]) -> Floats:
-        at = sizes(points)
-        beyond = walk.beyond**2 * np.log2(at.nodes / 2) + walk.leaving**2
-        return np.stack([walk.inside**2 * np.log2(at.each), np.where(at.nodes > 1, beyond, 0.0)], axis=1)
+        _, nodes, each, _ = _shapes(points)
+        beyond = walk.beyond**2 * np.log2(nodes / 2) + walk.leaving**2
+        return np.stack([walk.inside**2 * np.log2(each), np.where(nodes > 1, beyond, 0.0)], axis=1)
 
     start = places([anchor])
     a, b = (places(rows) - start)[:, None, :], (places(columns) - start)[None, :, :]

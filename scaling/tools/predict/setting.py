@@ -146,7 +146,6 @@ class KnownModel(Record, frozen=True, kw_only=True):
     tail: float = 0.05
     tensors: int = 200
     pattern: str = ""
-    tokens: int = 1
 
 
 class _Device(Record, frozen=True, kw_only=True):
@@ -179,21 +178,18 @@ def is_covered(device: str) -> bool:
 def bytes_per_s(bus: Bus, device: str) -> float | None:
     """Return the rate of a bus between devices of this name: 0 if they lack it, None if the name is unknown."""
     known = next((one for one in _FILE.devices if re.search(one.pattern, device.lower())), None)
-    if known is None or bus not in ("pcie", "nvlink", "nvswitch"):
-        return None if known is None else 0.0
-    return known.pcie if bus == "pcie" else known.links
+    if known is None:
+        return None
+    return {"pcie": known.pcie, "nvlink": known.links, "nvswitch": known.links}.get(bus, 0.0)
 
 
 def named_bus(words: str, device: str) -> tuple[Bus, float | None]:
     """Parse `nvswitch` or `nvswitch:450` into a bus and its bytes/s, as `bytes_per_s`. Raises UsageError."""
-    buses: tuple[Bus, ...] = ("pcie", "nvlink", "nvswitch")
+    buses: dict[str, Bus] = {"": "unknown", "pcie": "pcie", "nvlink": "nvlink", "nvswitch": "nvswitch"}
     word, colon, rate = words.strip().lower().partition(":")
-    bus = next((one for one in buses if one == word), None)
-    if not words:
-        return "unknown", bytes_per_s("unknown", device)
-    if bus is None:
-        raise UsageError(f"--bus {words}: unknown bus; {near(word, buses)}")
-    if bus != "pcie" and re.search(_FILE.unlinked, device.lower()):
+    if (bus := buses.get(word)) is None or (colon and not word):
+        raise UsageError(f"--bus {words}: unknown bus; {near(word, [*buses][1:])}")
+    if bus in ("nvlink", "nvswitch") and re.search(_FILE.unlinked, device.lower()):
         raise UsageError(f"--bus {words}: {device} has no NVLink; take --bus pcie")
     if not colon:
         return bus, bytes_per_s(bus, device)
@@ -211,7 +207,7 @@ SLOWEST_GBIT, FASTEST_GBIT, MOST_CARDS = 0.1, 1600, 16
 
 
 class Wires(NamedTuple):
-    """A network between nodes, in the words of `Setting`."""
+    """A network between nodes, as fields of a Setting."""
 
     link: Link
     line_bytes_per_s: float
@@ -237,6 +233,6 @@ def network(words: str, *, emulated: bool = False, verbs: bool = True) -> Wires:
         limits = f"{SLOWEST_GBIT:g} to {FASTEST_GBIT:,} Gb/s of one card, 1 to {MOST_CARDS} cards of a node"
         raise UsageError(f"--network {words}: give {limits}")
     link = tcp_link(gbit, infiniband=kind in ("ib", "ipoib"))
-    if kind in RDMA and verbs:
-        link = "rdma_several" if cards > 1 else "rdma"
-    return Wires("tcp10" if emulated else link, gbit * cards * 1e9 / 8, cards)
+    if emulated or (kind in RDMA and verbs):
+        link = "tcp10" if emulated else "rdma_several" if cards > 1 else "rdma"
+    return Wires(link, gbit * cards * 1e9 / 8, cards)

@@ -81,6 +81,35 @@ def test_a_resumed_training_at_another_rate_is_no_median_of_both(tmp_path: Path)
     assert "has launches from 5000 to 10000" in refusal(written(tmp_path, text), given(TOKENS))
 
 
+@pytest.mark.parametrize(
+    ("rate", "line"),
+    [
+        (r"tok/s ([\d.]+)", "x tok/s {}\n"), (r"^tok/s ([\d.]+)$", "tok/s {}\n"),
+        (r"(?<=tok/s )([\d.]+)", "tok/s {}\n"), (r"^r  ([\d.]+)", "| r | {} |\n"),
+        (r"tok/s ([\d.]+)", "[1,0]<stdout>:to[1,0]<stdout>:k/s {}\n"),
+    ],
+)  # fmt: skip
+def test_blocks_without_a_rate_are_skipped_and_no_other(rate: str, line: str, tmp_path: Path) -> None:
+    """Two MiB without a word of the form are between two lines with it; numbers of lines count them."""
+    rest = f"{'.' * 999}\n" * (2**21 // 1000)
+    log = written(tmp_path, line.format(5) + rest + line.format(10) + line.format(10) + rest + "batch_size: 7\n")
+    form = Form(rate=rate, unit="tokens")
+    row = only_row(log, given(form, world_size=1))
+    assert (row.rate, row.steps) == (10, 2)
+    assert "the log says 7 (line 4198" in refusal(log, given(form, batch_size=5))
+
+
+def test_a_number_that_a_terminal_wrapped_is_no_rate_at_the_edge_of_a_block(tmp_path: Path) -> None:
+    """The first line of the second MiB is the rest of the last number of the first one."""
+    form, line = Form(rate=r"tok/s ([\d.]+)", unit="tokens"), "tok/s 10\n"
+    head = line * 3 + f"{'.' * 999}\n" * 1048
+    head += "." * (2**20 - len(head) - len("tok/s 10\n") - 1) + "\ntok/s 10\n"
+    log = written(tmp_path, f"{head}31\n" + f"{'.' * 999}\n" * 1100)
+    assert len(head) == 2**20
+    row = only_row(log, given(form, world_size=1))
+    assert (row.rate, row.steps) == (10, 2)
+
+
 def test_damage_invents_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     for data in damaged(steps(2, 10, 10, 10, 10).encode(), 5, 200):
@@ -125,6 +154,25 @@ STYLES = [
     ("iteration {} | time per iteration (ms): 500.0 | loss 2.3", "ms/step", 2.0),
     ("{} sequences per second: 51.5", "sequences", 51.5),
     ("iter {} speed(tokens/s)=4112 loss=1.0", "tokens", 4112.0),
+    # of public logs: fms-fsdp, word_language_model, llm.c, fairseq, timm, Keras, Caffe, Paddle, MindSpore
+    ("step: {} overall token per gpu per sec: 3650 overall token per day: 2522880", "tokens --per-device", 3650.0),
+    ("| epoch   1 | {}/2983 batches | lr 20.00 | ms/batch 12.50 | loss  7.62 | ppl  2044.30", "ms/step", 80.0),
+    ("step {}/100 | loss 3.2 (+1.2z)| norm 1.2 | 500.12 ms | 41.2% bf16 MFU | 10485 tok/s", "tokens", 10485.0),
+    ("| epoch 001:  {} / 100 loss=8, wps=10234.5, ups=1.2, wpb=8000", "tokens", 10234.5),
+    ("Train: 0 [ {}/1251 ( 4%)] Time: 0.500s, 2432.1/s (0.421s, 2430.5/s) Data: 0.01", "s/step", 2.0),
+    ("{}/100 [====] - 12s 500ms/step - loss: 1.2", "ms/step", 2.0),
+    ("Iteration {} (5.2 iter/s, 19.2s/100 iters), loss = 2", "steps", 5.2),
+    ("batch: {}, avg_reader_cost: 0.1 sec, avg_batch_cost: 0.5 sec, ips: 128.1 images/sec", "images", 128.1),
+    ("epoch: 1 step: {}, epoch time: 15062.123 ms, per step time: 125.0 ms", "ms/step", 8.0),
+    ("{} tokens_per_sec: 1.2M | tokens_per_sec_per_gpu: 150K | lm_loss: 3.2", "tokens", 1.2e6),
+    ("tps: 4,023 (avg 4,000) step {}", "tokens", 4023.0),
+    ("TGS: 3400 step {}", "tokens --per-device", 3400.0),
+    ("img/gpu/s 301.5 step {}", "images --per-device", 301.5),
+    ("tokens per device per second = 812 ({})", "tokens --per-device", 812.0),
+    ("{} | 1.25 sec/step | 12.8k tok/sec", "s/step", 0.8),
+    ("s/it: 0.5, step {}", "s/step", 2.0),
+    ("12.5 steps per sec ({})", "steps", 12.5),
+    ("train_samples_per_second=17.5 at {}", "samples", 17.5),
 ]
 
 
@@ -153,6 +201,10 @@ def test_a_unit_that_no_line_says_is_left_to_the_user(line: str, tmp_path: Path)
         "step 12 read 12.5 MB/s loss 2.3", "download speed: 12.5 MB/s", "speed=12.5MiB/s eta 5s", "speedup: 1.5",
         "time: 12:00:01 loss 2.1", "1 231 tokens/s", "step 1 tokens per second 411.0", "tokens/s: nan",
         "tokens/s: 101.0-121.0", "items: 12, timeout: 30.0 s", "step 1 mem 12.3GiB speed 1.2x", "tokens/s: -12.0",
+        "Step 50/ 1000; acc: 10.2; tok/s: 5120/5600; 3 sec", "5 ms/batch 13.11", "eval_samples_per_second: 12.5",
+        "val tokens per second 12.0", "eval samples/s 100.0 train samples/s 200.0", "throughput=12.3GB/s",
+        "samples/gpu/sec: 13.2%", "step:9/1000 train_time:2500ms step_avg:250.12ms", "1.5e3 ms/iter 12",
+        "100: 2.1, 2.2 avg, 0.001 rate, 3.2 seconds, 6400 images", "elapsed_time_per_iteration_ms 512.3",
     ],
 )  # fmt: skip
 def test_no_command_is_offered_for_what_may_be_no_rate(line: str, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.tools.predict import __main__
 from scaling.tools.predict import __main__ as command
+from scaling.tools.predict.__main__ import Forecast, doubts, forecasts
+from scaling.tools.predict.evidence import Measured
 from scaling.tools.predict.flags import Asked, parse
-from scaling.tools.predict.forecast import Forecast, Measured, Next, doubts, forecasts, measure_next
 from scaling.tools.predict.model import Fit, fit, predict
 from scaling.tools.predict.setting import At, Known, Observed, Setting, network, read
 from tests.support.scripted_clusters import ONE, RESNET50, at, case, learned, truth
@@ -21,30 +22,27 @@ from tests.support.scripted_clusters import ONE, RESNET50, at, case, learned, tr
 # What is refused, each in one line with what would mend it, and what what-ifs change.
 
 ROW = Forecast(
-    at=at(64), samples_per_s=14_080.4, samples_per_s_low=13_000.0, samples_per_s_high=15_000.0, efficiency=0.86,
-    low=0.79, high=0.92, contention=0.044, straggling=0.02, exposed=0.07, unexplained=0.006,
+    at=at(64), samples_per_s=14_080.4, efficiency=0.86, low=0.79,
+    high=0.92, contention=0.044, straggling=0.02, exposed=0.07, unexplained=0.006,
 )  # fmt: skip
 WIDE = Forecast(
-    at=at(512), samples_per_s=90_000.0, samples_per_s_low=50_000.0, samples_per_s_high=120_000.0, efficiency=0.7,
-    low=0.4, high=0.9, contention=0.0, straggling=0.0, exposed=0.3, unexplained=0.0,
+    at=at(512), samples_per_s=90_000.0, efficiency=0.7, low=0.4,
+    high=0.9, contention=0.0, straggling=0.0, exposed=0.3, unexplained=0.0,
     unclaimed="the interval is wider than ± 15 points",
 )  # fmt: skip
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "predict.txt"
 
 
 def test_every_row_says_what_it_is_and_has_its_interval() -> None:
-    said = __main__.prediction_table(
-        case({8: 0.88}), (ROW, WIDE), ("what if: nothing",), Next("N=32", 512, 0.075, 0.05)
-    )
+    said = __main__.prediction_table(case({8: 0.88}), (ROW, WIDE), ("what if: nothing",))
     assert said == GOLDEN.read_text()
 
 
 def test_programs_get_the_same() -> None:
-    plain = json.loads(__main__.prediction_json(case({8: 0.88}), (ROW, WIDE), (), None))
+    plain = json.loads(__main__.prediction_json(case({8: 0.88}), (ROW, WIDE), ()))
     assert [row["kind"] for row in plain["predicted"]] == ["PREDICTED", "PREDICTED"]
     assert plain["interval_percent"] == 80
     assert plain["predicted"][0]["cause"] == "the exchange"
-    assert plain["measure_next"] is None
 
 
 COLD: dict[str, Any] = {
@@ -64,12 +62,11 @@ def efficiency(asked: Asked, size: int = 64, **changes: Any) -> float:
         ([], "RUN: give a run's folder, or --cold"),
         (["--cold"], "--cold: needs --rate R, --model NAME"),
         (["r", "--cold"], "--cold: predicts without a run"),
-        (["r", "--compress", "0.5"], "--compress 0.5: must be at least 1"),
         (["r", "--device", "Tesla V100"], "--device: only with --cold"),
         (["r", "--rate", "-3"], "--rate -3: must be above 0"),
         (["r", "--rate", "nan"], "--rate nan: must be above 0"),
-        (["r", "--compress", "inf"], "--compress inf: must be above 0"),
-        (["r", "--compress", "1e9"], "--compress 1e+09: must be above 0, at most 10,000"),
+        (["r", "--parameters", "inf"], "--parameters inf: must be above 0"),
+        (["r", "--parameters", "1e15"], "--parameters 1e+15: must be above 0, at most 1e+13"),
         (["r", "--batch-size", "0"], "--batch-size 0: must be at least 1"),
         (["r", "--parameters", "-1"], "--parameters -1: must be above 0"),
         (
@@ -121,27 +118,17 @@ def test_steps_that_no_device_takes_are_refused(rate: float) -> None:
         command.look(Asked(rate=rate), case({4: 0.9}))
 
 
-@pytest.mark.parametrize(("model", "rate"), [("llama-8b", 8000.0), ("bert-large", 115_000.0)])
-def test_tokens_for_samples_are_refused_with_the_fix(model: str, rate: float) -> None:
-    """0.0 % with 0 to 0 was claimed of them."""
-    with pytest.raises(UsageError, match=rf"--rate {rate:g}: .* give --sequence-length for a rate in tokens/s"):
-        command.case_of(Asked(**{**COLD, "model": model, "rate": rate, "batch_size": 2}), None)
-    with pytest.raises(UsageError, match="divide it by the tokens of a sample"):
-        command.look(Asked(model=model, rate=rate), case({4: 0.9}))
-    command.case_of(Asked(**{**COLD, "model": model, "rate": rate / 2048, "batch_size": 2}), None)
-
-
 def test_an_efficiency_below_all_published_ones_is_not_claimed(capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*_cold(), "--world-sizes", "64"]
     asked[asked.index("343")], asked[asked.index("ib:100")] = "300000", "tcp:1"
     assert command.main(asked) == 0
     out = capsys.readouterr().out
-    assert "not claimed: an efficiency below 5 %, which no published cluster has; check --rate" in out
+    assert "not claimed: an efficiency below 5 %, which no published cluster has; check --rate, which is" in out
 
 
 def test_the_table_has_measured_intervals() -> None:
     seen = Measured(at=at(8), samples_per_s=1802.0, efficiency=0.88, low=0.861, high=0.899)
-    said = __main__.prediction_table(case({8: 0.88}, measured=(seen,)), (ROW,), (), None)
+    said = __main__.prediction_table(case({8: 0.88}, measured=(seen,)), (ROW,), ())
     assert "88.0 %  86 to 90" in said
     assert said.endswith("; measured 95 %, over rounds\n")
 
@@ -209,7 +196,6 @@ def test_what_ifs_go_the_way_they_should() -> None:
     slow: dict[str, Any] = {"setting": replace(RESNET50, link="tcp", line_bytes_per_s=1.25e9)}
     usual = efficiency(Asked(), **slow)
     assert efficiency(Asked(network="ib:200"), **slow) > usual
-    assert efficiency(Asked(compress=8.0), **slow) > usual
     assert efficiency(Asked(batch_size=128), **slow) > usual
     assert efficiency(Asked(model="vgg16", rate=150.0), **slow) < usual
 
@@ -253,18 +239,6 @@ def test_rows_with_too_wide_an_interval_are_not_claimed() -> None:
     assert forecasts(look, (64,))[0].unclaimed
 
 
-def test_the_next_point_narrows_the_interval() -> None:
-    look = command.look(Asked(), case(TWO_NODES))
-    found = measure_next(look, 256)
-    assert found is not None
-    assert found.what == "N=32"
-    assert found.then < 0.8 * found.now
-    more = case({**TWO_NODES, 32: 0.85})
-    there = command.look(Asked(), more)
-    row = forecasts(there, (256,))[0]
-    assert (row.high - row.low) / 2 == pytest.approx(found.then, rel=0.5)
-
-
 def test_points_of_other_sizes_stay_where_they_are() -> None:
     """Predicting what was measured gives it back."""
     seen = Observed(at=at(8), value=0.88, noise=0.005)
@@ -287,11 +261,6 @@ def test_an_interval_that_reaches_the_model_is_no_doubt() -> None:
     seen = Observed(at=at(4), value=0.79, noise=0.76)
     (said,) = doubts(wide._replace(known=wide.known._replace(observed=(seen,))))
     assert said.startswith("N=4 was measured at 79 % (18 to 350 %): it weighs little; more --rounds")
-
-
-def test_compression_is_a_supposition_without_a_run_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([*_cold(), "--compress", "4", "--world-sizes", "8"]) == 0
-    assert "the cost of compressing them is not counted" in capsys.readouterr().out
 
 
 def test_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from scaling.errors import UsageError
 from scaling.tools.predict import __main__ as command
 from scaling.tools.predict import evidence, model
 from scaling.tools.predict import setting as settings
+from scaling.tools.predict.__main__ import Forecast, forecasts
 from scaling.tools.predict.flags import Asked
-from scaling.tools.predict.forecast import Forecast, forecasts
 from scaling.tools.predict.setting import At, Setting
 from tests.support.scripted_clusters import RESNET50
 
@@ -53,7 +53,7 @@ def test_contention_has_a_share_of_each_step_and_a_time_of_each() -> None:
         "bus": np.ones((1, 1)), "tax": np.full((1, 1), 0.01), "tax_s": np.full((1, 1), 0.002),
     }  # fmt: skip
     for step_s, steps, lost in ((0.01, 1, 0.21), (1.0, 1, 0.012), (0.01, 4, 0.06)):
-        at = model.sizes([At(world_size=2, nodes=1, accumulation=steps)])
+        at = [At(world_size=2, nodes=1, accumulation=steps)]
         parts = model.parts(replace(RESNET50, gradient_bytes=0.0), values, at, np.array([step_s]))
         assert float((parts.contention_s / parts.alone_s)[0, 0]) == pytest.approx(lost)
 
@@ -64,7 +64,7 @@ def test_sharded_parameters_have_a_tax_of_their_own_and_are_gathered_in_forward_
     values = {role: np.zeros((1, 1)) for role in model.keys(sharded)} | {
         "window": np.full((1, 1), 0.5), "hide": np.ones((1, 1)), "bus": np.ones((1, 1)),
     }  # fmt: skip
-    at, step_s = model.sizes([At(world_size=2, nodes=1)]), 0.1
+    at, step_s = [At(world_size=2, nodes=1)], 0.1
     for method, exposed in (("ring", 0.5), ("sharded", 0.0)):
         took = replace(
             sharded, method=method, bus_bytes_per_s=1e9, gradient_bytes=1e8 / (1.5 if exposed == 0 else 1)
@@ -135,8 +135,6 @@ def test_half_precision_sends_half_and_sharding_half_more() -> None:
 
 def test_tokens_are_of_sequences() -> None:
     text = {"model": "llama-8b", "batch_size": 2, "rate": 8000.0}
-    with pytest.raises(UsageError, match="give --sequence-length"):
-        setting(**text)
     found = evidence.cold(Asked(**{**NODE, **text, "sequence_length": 8192}))
     assert found.setting.step_s == pytest.approx(2 * 8192 / 8000)
     assert (found.unit, found.units_per_sample) == ("tokens", 8192)
@@ -178,7 +176,7 @@ def sends(network: str, **changes: Any) -> float:
     """GB/s of a node over TCP, at the medians of the priors."""
     found = setting(network=network, **changes)
     names = model.keys(found)
-    values = model.values(names, PRIORS.constants, np.zeros((1, len(names))))
+    values = model.values(names, PRIORS, np.zeros((1, len(names))))
     return float(model.carried_bytes_per_s(found, values)[0, 0]) / GB
 
 

@@ -18,8 +18,9 @@ from scaling.records.point import Hardware, Workload
 from scaling.records.run import PointRecord
 from scaling.tools.predict import __main__ as command
 from scaling.tools.predict import evidence, model
+from scaling.tools.predict.__main__ import forecasts
+from scaling.tools.predict.evidence import Case
 from scaling.tools.predict.flags import Asked
-from scaling.tools.predict.forecast import Case, forecasts
 from scaling.tools.predict.model import Parts
 from scaling.tools.predict.setting import USUAL_BYTES_PER_S, At, Observed
 from tests.support.predicted_runs import HEADER, large, run
@@ -145,7 +146,7 @@ def test_a_run_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     gpu = Gpu(index=0, name="Tesla V100", uuid="GPU-0", memory_bytes=1, links=links)
     cuda = [replace(one, point=replace(one.point, hardware=Hardware(device="cuda"))) for one in run()]
-    found = evidence.case(header((replace(host(), gpus=(gpu,)),), device="cuda"), cuda)
+    found = evidence.case(header((replace(host(), gpus=(gpu,)),), device="cuda"), cuda, Asked())
     assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
 
 
@@ -162,7 +163,7 @@ def test_what_takes_a_card_by_its_verbs(strategy: str, device: Literal["cpu", "c
     gpu = Gpu(index=0, name="Tesla V100", uuid="GPU-0", memory_bytes=1)
     made = header(tuple(replace(one, gpus=(gpu,)) for one in HOSTS), device=device, networks=(network,))
     records = [replace(one, point=replace(one.point, hardware=Hardware(device=device))) for one in run()]
-    found = evidence.case(made, [renamed(one, strategy) for one in records])
+    found = evidence.case(made, [renamed(one, strategy) for one in records], Asked())
     assert (str(found.setting.link), found.setting.line_bytes_per_s) == (link, 12.5e9)
 
 
@@ -244,7 +245,7 @@ GB, BUS = 1e9, USUAL_BYTES_PER_S["pcie"]
 
 def parts(world_size: int, setting: Any = RESNET50, each: int = 4, **known: float) -> Parts:
     values = exact(setting, **{"network": 0.8, "bus": 5 * GB / BUS, "window": 0.66, **known})
-    return model.parts(setting, values, model.sizes([at(world_size, each)]), np.array([setting.step_s]))
+    return model.parts(setting, values, [at(world_size, each)], np.array([setting.step_s]))
 
 
 def seconds(found: Parts) -> float:
@@ -315,7 +316,7 @@ def test_large_worlds_fade() -> None:
 
 
 def test_gradients_are_exchanged_once_in_several_micro_steps() -> None:
-    sizes = model.sizes([At(world_size=4, nodes=1, accumulation=8)])
+    sizes = [At(world_size=4, nodes=1, accumulation=8)]
     values = exact(RESNET50, network=0.8, bus=5 * GB / BUS, window=0.66)
     found = model.parts(RESNET50, values, sizes, np.array([0.25]))
     assert found.alone_s.item() == pytest.approx(2.0)

@@ -16,7 +16,7 @@ from scaling.errors import UsageError
 from scaling.tools.predict.setting import MODELS, USUAL_BYTES_PER_S, KnownModel, Observed, Setting, read
 from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
-from tests.bench import learning, published
+from tests.bench import frozen, learning, published
 from tests.bench.learning import priors_toml
 from tests.bench.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
 from tests.bench.prediction_splits import generation, single_nodes, split_table
@@ -137,6 +137,15 @@ def test_every_series_of_modern_nodes_is_usable_and_names_its_source() -> None:
     assert len({one.name for one in found} - set(OURS)) == len(tables)
     assert all(len(one.source.split()) > 1 and one.anchor.nodes == 1 for one in found)
     assert len({one.publisher for one in found if one.trust in "AB"}) >= 14
+
+
+def test_frozen_series_have_all_rates_and_are_in_no_other_data() -> None:
+    plain = json.loads(frozen.FILE.read_text())
+    found = [*frozen.forecasts(plain)]
+    assert len({one.name for one in found if one.known == 1}) == len(plain) == 17
+    assert sum(one.known == 1 for one in found) == sum(len(one["asked"]) for one in plain)
+    others = {one.publisher for path in (FILE, NODES) for one in published.series(published.read(path))}
+    assert not {one.publisher for one in found} & others
 
 
 def test_a_network_is_read_of_series_of_several_nodes() -> None:

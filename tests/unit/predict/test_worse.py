@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from scaling.tools.predict.forecast import Case, forecasts
+from scaling.tools.predict.__main__ import forecasts
+from scaling.tools.predict.evidence import Case
 from scaling.tools.predict.setting import At, Known, Observed, Setting, network
 from tests.support.scripted_clusters import outlook
 
