@@ -232,7 +232,7 @@ def proof_lines(
     if promise is not None:
         where = "inside" if promise.low <= found.without <= promise.high else "outside"
         off = 100 * (found.without - promise.efficiency)
-        yield f"{off:+.1f} points from the prediction, {where} its 80 % interval"
+        yield f"{off:+.1f} percentage points from the prediction, {where} its 80 % interval"
     if found.gain.low is None:
         yield "one round: no interval; --rounds 3 or more give one"
     elif found.gain.high is not None and found.gain.high < 0:

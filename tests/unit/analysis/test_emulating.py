@@ -47,7 +47,6 @@ EXCHANGES: dict[str, dict[str, Any]] = {
     "default buckets": {},
     "default buckets, given": {"options": {CAP: str(DEFAULT_BUCKET_MB)}},
     "default buckets, a whole number": {"options": {CAP: f"{DEFAULT_BUCKET_MB:.0f}"}},
-    "another revision": {"strategy": "torch:gloo@1a2b3c4d5e", "options": {"static_graph": "true"}},
     "other buckets": {"options": {CAP: "5"}},
     **{
         name: {"strategy": name}

@@ -132,7 +132,7 @@ def test_a_slow_node_is_found_promised_and_proved(tmp_path: Path) -> None:
     assert "slow: node3 (" in said
     assert re.search(r"PREDICTED without node3: efficiency [\d.]+ % \(80 %: \d+ to \d+\)", said), said
     # The scripted exchange grows with no world size: what it took of pairs is not what it takes of three.
-    assert re.search(r"-[\d.]+ points from the prediction, outside its 80 % interval", said), said
+    assert re.search(r"-[\d.]+ percentage points from the prediction, outside its 80 % interval", said), said
     # A step of 10 ms and an exchange of 16 or 4: 38.5 and 71.4 %.
     assert "38.5 -> 71.4 % (+33.0 ± 0.0) without node3; without node" in said
     assert ": 38.5 %" in said

@@ -52,7 +52,7 @@ def test_a_proof_says_the_gain_with_its_interval_and_the_control() -> None:
     promised = Promise(efficiency=0.95, low=0.93, high=0.97)
     first, unexplained, *_ = leading.proof_lines(proved([0.12, 0.128, 0.136]), ["node03"], ["node05"], promised)
     assert first == "81.2 -> 94.0 % (+12.8 ± 2.0) without node03; without node05: 81.5 %"
-    assert unexplained == "-1.0 points from the prediction, inside its 80 % interval"
+    assert unexplained == "-1.0 percentage points from the prediction, inside its 80 % interval"
 
 
 def test_what_is_not_proved_is_said() -> None:
