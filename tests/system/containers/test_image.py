@@ -51,6 +51,12 @@ def test_libraries_that_wheels_lack_are_there(kept: Store, image: str) -> None:
     kept.run(image, "python", "-c", f"import ctypes; [ctypes.CDLL(name) for name in {wanted}]")
 
 
+def test_its_packages_are_listed_for_a_bill_of_materials(kept: Store, image: str) -> None:
+    found = kept.run(image, "python", "-m", "pip", "freeze", "--all").splitlines()
+    assert {"mpi4py", "pip"} <= {line.partition("==")[0] for line in found}
+    assert "debian" in kept.run(image, "sh", "-c", "dpkg-query --show base-files; . /etc/os-release; echo $ID")
+
+
 def test_its_bytecode_is_taken_as_it_is(kept: Store, image: str) -> None:
     """Each rank would compile what it imports, as its user cannot write there."""
     own, theirs = (
