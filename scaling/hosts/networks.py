@@ -182,13 +182,7 @@ def read_fabric(path: str | None) -> dict[str, Entry]:
     if path is None:
         return {}
     source = told_by("--fabric", VARIABLE, path)
-    try:
-        data = msgspec.toml.decode(files.read(Path(path)))
-    except OSError as error:
-        raise UsageError(f"{source}: {error.strerror}") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{source}: not TOML: {error}") from None
-    entries = {name: _entry(source, name, table) for name, table in data.items()}
+    entries = {name: _entry(source, name, table) for name, table in files.toml(Path(path), source).items()}
     for name, entry in entries.items():
         _check_entry(source, name, entry)
     return entries
