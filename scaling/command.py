@@ -171,6 +171,11 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns
 
 
+def has_color(output: Path | None = None) -> bool:
+    """Return whether a result has colours: it goes to a terminal, and NO_COLOR is unset or empty."""
+    return output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
 def deliver(data: str | bytes, output: Path | None, flag: str = "--output") -> None:
     """Write a command's result to the file of a flag, or print it. Raises UsageError if the file cannot be
     written or is a run's own file, StoreError if stdout cannot be written."""

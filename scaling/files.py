@@ -7,6 +7,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from scaling.errors import UsageError
 
 ENDLESS = {
     stat.S_IFIFO: "a pipe",
@@ -22,6 +27,18 @@ def read(path: Path) -> bytes:
     with loading(path):
         check(path)
         return path.read_bytes()
+
+
+def toml(path: Path, named: str, known: str = "") -> dict[str, Any]:
+    """Return the content of a TOML file. Raises UsageError that begins with `named`, and ends with `known` if the
+    file cannot be read."""
+    try:
+        found: dict[str, Any] = msgspec.toml.decode(read(path))
+    except OSError as error:
+        raise UsageError(f"{named}: {error.strerror}{known}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{named}: not TOML: {error}") from None
+    return found
 
 
 def check(path: Path) -> None:

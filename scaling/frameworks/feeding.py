@@ -22,6 +22,9 @@ from scaling.workloads.specs import ModelSpec
 
 # Images and labels, as arrays of NumPy or of the framework.
 Batch: TypeAlias = tuple[Any, Any]
+# The area and the proportions of the random part that a pipeline takes of each picture; half are mirrored (Szegedy
+# et al., "Going deeper with convolutions", 2014, section 6).
+AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 class FeedError(Exception):
@@ -160,6 +163,12 @@ def workers(task: Task) -> int:
     """Return the processes or threads of one rank's native feed: as requested, else one per core of the rank."""
     cores = len(task.cpus) or len(os.sched_getaffinity(0))
     return task.point.workload.feed_workers or max(1, cores // max(1, len(task.device_indices)))
+
+
+def check_classes(labels: Any, classes: int, data: str) -> None:
+    """Raise FeedError if one of these labels, an array of NumPy, is none of the model's classes."""
+    if (wrong := labels[(labels < 0) | (labels >= classes) | (labels % 1 != 0)]).size:
+        raise FeedError(f"--data {data}: of class {wrong[0]:g}, the model has {classes}")
 
 
 # ---------------------------------------------------------------- the kind `feed`

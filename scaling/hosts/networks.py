@@ -182,13 +182,7 @@ def read_fabric(path: str | None) -> dict[str, Entry]:
     if path is None:
         return {}
     source = told_by("--fabric", VARIABLE, path)
-    try:
-        data = msgspec.toml.decode(files.read(Path(path)))
-    except OSError as error:
-        raise UsageError(f"{source}: {error.strerror}") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{source}: not TOML: {error}") from None
-    entries = {name: _entry(source, name, table) for name, table in data.items()}
+    entries = {name: _entry(source, name, table) for name, table in files.toml(Path(path), source).items()}
     for name, entry in entries.items():
         _check_entry(source, name, entry)
     return entries
@@ -239,7 +233,7 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entr
         return _fastest(by_name, entries)
     entry = entries.get(word) or described(word)
     nics = _nics(by_name, {name: _fitting(host, word, entry, entries) for name, host in by_name.items()})
-    if (same := _same_address(nics)) and not _is_one_machine(by_name[one] for one in same):
+    if (same := same_address(nics)) and not _is_one_machine(by_name[one] for one in same):
         raise UsageError(
             f"--interconnect {word}: {' and '.join(same)} have the same address there, {nics[same[0]].address}, "
             "so it reaches no other host; name another network"
@@ -266,7 +260,7 @@ def _network(
         word=word,
         why=why,
         subnet=str(next(iter(subnets))) if len(subnets) == 1 else wide,
-        rate_bits_per_s=_rate(hosts, nics, entry),
+        rate_bits_per_s=network_rate(hosts, nics, entry),
         places={
             name: Place(address=nic.address, interface=nic.name, hca=hca[name], plugin=plugin)
             for name, nic in nics.items()
@@ -298,8 +292,8 @@ def _nics(hosts: Hosts, fitting: Mapping[str, Sequence[Nic]]) -> dict[str, Nic]:
 
 def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entry]) -> Sequence[Nic]:
     usable = _usable(host)
-    if fitting := [nic for nic in usable if entry.interface in ("", nic.name) and within(nic, entry)]:
-        return sorted(fitting, key=_is_link_local)
+    if fitting := [nic for nic in usable if matches(nic, entry)]:
+        return sorted(fitting, key=is_link_local)
     if down := next((nic for nic in host.nics if nic.name == entry.interface and not nic.up), None):
         raise UsageError(
             f"--interconnect {word}: {down.name} is down on {host.hostname}; ip link set {down.name} up"
@@ -315,9 +309,10 @@ def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entr
     raise UsageError(f"--interconnect {word}: not on {host.hostname}, which has {listed}{hint}")
 
 
-def within(nic: Nic, entry: Entry) -> bool:
-    """Return whether an interface is in the entry's subnet, if it has one."""
-    return not entry.subnet or IPv4Address(nic.address) in IPv4Network(entry.subnet)
+def matches(nic: Nic, entry: Entry) -> bool:
+    """Return whether an interface has the entry's name and is in its subnet, if it has these."""
+    is_in = not entry.subnet or IPv4Address(nic.address) in IPv4Network(entry.subnet)
+    return entry.interface in ("", nic.name) and is_in
 
 
 def _hca(hosts: Hosts, nics: Nics, entry: Entry, source: str) -> dict[str, str]:
@@ -350,7 +345,7 @@ def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
             "others; --interconnect NAME chooses one anyway"
         )
     entered = [(nics, _entry_of(next(iter(nics.values())), entries)) for nics in found]
-    rated = [(_rate(hosts, nics, entry), nics, entry) for nics, entry in entered]
+    rated = [(network_rate(hosts, nics, entry), nics, entry) for nics, entry in entered]
     # At equal or unknown rates, prefer a common subnet: it needs no gateway.
     rate, nics, entry = max(
         rated, key=lambda one: (one[0] or 0.0, one[1] in shared, str(next(iter(one[1].values())).subnet))
@@ -380,15 +375,14 @@ def _why(shared: int, routed: int, rate_bits_per_s: float | None) -> str:
 
 
 def _entry_of(nic: Nic, entries: Mapping[str, Entry]) -> Entry:
-    fitting = (entry for entry in entries.values() if entry.interface in ("", nic.name) and within(nic, entry))
-    return next(fitting, Entry())
+    return next((entry for entry in entries.values() if matches(nic, entry)), Entry())
 
 
 def _shared(hosts: Hosts) -> list[Nics]:
     by_host = {name: _by_subnet(host) for name, host in hosts.items()}
     subnets = set.intersection(*(set(found) for found in by_host.values()))
     every = [{name: found[subnet] for name, found in by_host.items()} for subnet in subnets]
-    return [nics for nics in every if not _same_address(nics)]
+    return [nics for nics in every if not same_address(nics)]
 
 
 def _by_subnet(host: HostInfo) -> dict[IPv4Network, Nic]:
@@ -417,7 +411,7 @@ def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
                 break
             nics[other] = theirs
         is_routed = len({one.subnet for one in nics.values()}) > 1
-        if len(nics) == len(hosts) and is_routed and not _same_address(nics):
+        if len(nics) == len(hosts) and is_routed and not same_address(nics):
             found.append(nics)
     return found
 
@@ -427,7 +421,7 @@ def _peer(first: HostInfo, nic: Nic, other: HostInfo) -> Nic | None:
     return next((theirs for theirs in likely if both_ways(first, nic, other, theirs)), None)
 
 
-def _same_address(nics: Nics) -> tuple[str, str] | None:
+def same_address(nics: Nics) -> tuple[str, str] | None:
     """Return two hosts with the same address, as of a bridge of virtual machines, which connects no hosts."""
     owner: dict[str, str] = {}
     for name, nic in nics.items():
@@ -448,17 +442,17 @@ def _usable(host: HostInfo) -> list[Nic]:
 
 def _general(host: HostInfo) -> list[Nic]:
     """Leave out link-local addresses, such as a service processor's."""
-    return [nic for nic in _usable(host) if not _is_link_local(nic)]
+    return [nic for nic in _usable(host) if not is_link_local(nic)]
 
 
-def _is_link_local(nic: Nic) -> bool:
+def is_link_local(nic: Nic) -> bool:
     return nic.address.startswith("169.254.")
 
 
-def _rate(hosts: Hosts, nics: Nics, entry: Entry) -> float | None:
+def network_rate(hosts: Hosts, nics: Nics, entry: Entry) -> float | None:
     """Return the rate of the slowest host; the fabric file has precedence over the kernel."""
     if entry.rate_gbit is not None:
         return entry.rate_gbit * network.GBIT
     rates = [rate_bits_per_s(hosts[name], nic) for name, nic in nics.items()]
     known = [rate for rate in rates if rate is not None]
-    return min(known) if len(known) == len(rates) else None
+    return min(known, default=None) if len(known) == len(rates) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from scaling.analysis.table import cost
 from scaling.analysis.table.analyse import join, joinable
 from scaling.analysis.table.cost import Base, Pricing, base, why_not
 from scaling.analysis.table.rows import Row
-from scaling.command import complain, deliver, obey, terminal_width
+from scaling.command import complain, deliver, has_color, obey, terminal_width
 from scaling.errors import UsageError
 from scaling.records.run import Header
 from scaling.records.store import folder_of, read
@@ -125,8 +124,7 @@ def _report(asked: Asked, runs: Sequence[Path]) -> None:
     if told or asked.base:
         base = bases_found(asked.base, material) if asked.base else None
         material.pricing = Pricing(told, asked.epoch_samples, asked.knee, base)
-    color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    deliver(rendered(asked, material, color=color, hidden=hidden), asked.output)
+    deliver(rendered(asked, material, color=has_color(asked.output), hidden=hidden), asked.output)
     if has_another_verdict:
         raise UsageError(f"{runs[0].name}: its verdict is not the one of its records, which this report shows")
 

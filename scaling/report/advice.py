@@ -159,8 +159,6 @@ _OF_MACHINE = ("contention", "straggling", "waiting", "unexplained")
 def rounds_needed(row: Row) -> int:
     """Return the rounds after which the row is probably not NOISY: half an interval shrinks with their root."""
     times = noise(row.efficiency, row.samples_per_s)
-    if not times:
-        return 2 * max(row.rounds, 1)
     return min(max(ceil(row.rounds * times**2), row.rounds + 2), MOST_ROUNDS)
 
 

@@ -206,13 +206,8 @@ def _key(key: str) -> str:
 def read(name: str) -> Reference:
     """Read a reference: a file, or the name of one in the package. Raises UsageError that names what is wrong."""
     path, given = PACKAGED / f"{name}.toml" if name in packaged() else Path(name), f"--reference {name}"
-    try:
-        plain = msgspec.toml.decode(files.read(path))
-    except OSError as error:
-        raise UsageError(f"{given}: {error.strerror}; in the package: {', '.join(packaged())}") from None
-    except (ValueError, msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"{given}: not TOML: {error}") from None
-    schema = plain.get("schema") if isinstance(plain, dict) else None
+    plain = files.toml(path, given, f"; in the package: {', '.join(packaged())}")
+    schema = plain.get("schema")
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         raise UsageError(
             f"{given}: schema {schema}, this version reads up to {SCHEMA}; pip install -U scaling-bench"

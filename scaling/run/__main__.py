@@ -12,8 +12,7 @@ if __name__ == "__main__":  # no signal ends a rank before `Signals`: the others
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, TextIO
 
@@ -36,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     code = _shown(words)
     if code is None:
-        code = as_rank(_rank, NAME, words, _devices)
+        code = as_rank(_rank, _read, _devices, NAME, words)
     _let_go(sys.stdout)
     _let_go(sys.stderr)
     return code
@@ -63,11 +62,8 @@ def _let_go(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
-    asked = _read(argv) if cluster.rank == 0 else None
-    if isinstance(asked, int) and cluster.size == 1:
-        return asked  # --help or a mistake, and no other ranks
-    from scaling.run import ranks
+def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str], asked: Invocation | int | None) -> int:
+    from scaling.run import ranks  # slow to import; --help does not need it
 
     if asked is None:
         return ranks.serve(cluster, signals)
@@ -75,13 +71,10 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     return ranks.lead(cluster, signals, work, argv)
 
 
-def _devices(argv: Sequence[str]) -> Callable[[], tuple[int, str]] | int:
-    asked = _read(argv)
-    if isinstance(asked, int):
-        return asked
+def _devices(asked: Invocation) -> tuple[int, str]:
     from scaling.hosts import info
 
-    return partial(info.devices, asked.device)
+    return info.devices(asked.device)
 
 
 def _read(argv: Sequence[str]) -> Invocation | int:

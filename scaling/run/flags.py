@@ -9,7 +9,6 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args
 
-import msgspec
 import typer
 
 from scaling import __version__, files
@@ -221,15 +220,7 @@ def sweep(
 
 def read_file(path: Path, of: type[SweepConfig] = SweepConfig) -> dict[str, Any]:
     """Read a TOML file of SweepConfig fields. Raises UsageError that names the wrong key or line."""
-    try:
-        data = msgspec.toml.decode(files.read(path))
-    except OSError as error:
-        raise UsageError(f"--config {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"--config {path}: not TOML: {error}") from None
-    if not isinstance(data, dict):
-        raise UsageError(f"--config {path}: expected `field = value` lines")
-    known = fields_of(of)
+    data, known = files.toml(path, f"--config {path}"), fields_of(of)
     for key in data:
         if key not in known:
             raise UsageError(f"--config {path}: unknown key {key!r}; {near(key, known)}")

@@ -15,8 +15,10 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 from scaling import files
 from scaling.command import complain, open_streams
@@ -134,30 +136,34 @@ PMI_S = 2.0
 # How long rank 0 may be behind the others, and signals by which launchers end ranks.
 WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
+Asked = TypeVar("Asked")
+
 
 def as_rank(
-    work: Callable[[Cluster, Signals, Sequence[str]], int],
+    work: Callable[[Cluster, Signals, Sequence[str], Asked | int | None], int],
+    read: Callable[[Sequence[str]], Asked | int],
+    devices: Callable[[Asked], tuple[int, str]],
     name: str,
     argv: Sequence[str] | None,
-    devices: Callable[[Sequence[str]], Callable[[], tuple[int, str]] | int],
 ) -> int:
-    """Connect to the other ranks, do this rank's `work` with the words that are left of `argv`, by default
-    sys.argv, and return the exit code. An uncaught exception is printed and ends all ranks, which would hang.
-    `name` is the command's. Without a launcher `devices` reads these words; it returns what counts the devices and
-    names their kind, or an exit code after help or a mistake."""
+    """Connect to the other ranks, do this rank's `work`, and return the exit code. An uncaught exception is
+    printed and ends all ranks, which would hang. `name` is the command's.
+    On rank 0 `read` parses the words that are left of `argv`, by default sys.argv. It returns an exit code after
+    help or a mistake. `work` gets these words and the result, which is None on other ranks.
+    Without a launcher `devices` counts the devices and names their kind."""
     open_streams()
     own: here.Here | None = None
     try:
         allow_open_files()
-        asked = start.asked(sys.argv[1:] if argv is None else argv)
-        if start.is_alone(asked, os.environ):
+        place = start.asked(sys.argv[1:] if argv is None else argv)
+        if start.is_alone(place, os.environ):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, forks would end without an exit code
-            found = devices(asked.rest)
+            found = read(place.rest)
             if isinstance(found, int):
                 return found
-            own = here.ranks(asked.ranks, found, name)
+            own = here.ranks(place.ranks, partial(devices, found), name)
         signals = Signals()
-        cluster = _connected(f"python -m {NAMED.get(name, name)} ...", asked, signals, own)
+        cluster = _connected(f"python -m {NAMED.get(name, name)} ...", place, signals, own)
     except Interrupted as stop:
         end_all(stop.exit_code)
         return stop.exit_code
@@ -170,7 +176,9 @@ def as_rank(
         end_all(error.exit_code)
         return error.exit_code
     try:
-        code = work(cluster, signals, asked.rest)
+        asked = read(place.rest) if cluster.rank == 0 else None
+        # After help or a mistake, other ranks wait to be released.
+        code = asked if isinstance(asked, int) and cluster.size == 1 else work(cluster, signals, place.rest, asked)
         cluster.close()
     except BaseException:
         traceback.print_exc()

@@ -15,8 +15,8 @@ from typing import NamedTuple
 PACKAGE = "scaling"
 # From the ground up; nobody imports another folder of its own floor. A file may have a floor of its own.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "files", "text"}),
-    frozenset({"help"}),
+    frozenset({"errors", "text"}),
+    frozenset({"files", "help"}),
     frozenset({"command", "records"}),
     frozenset({"quiet", "workloads"}),
     frozenset({"hosts", "transport", "emulated", "lab", "analysis"}),

@@ -19,6 +19,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.frameworks import feeding
 from scaling.frameworks.feeding import FeedError
 from scaling.records.point import Record
 from scaling.records.task import Task
@@ -95,7 +96,7 @@ def fed(strategy: str, data: str, data_dir: str) -> Fed:
     for task in ranks(strategy, data, data_dir):
         feeds.forget()
         try:
-            feed = module.native_feed.opened(task, models.of(task.point.workload))
+            feed = feeding.opened(task, models.of(task.point.workload), module.pipeline.keywords["native"])
             batches = [feed.batch(step) for step in range(PICTURES // RANKS // BATCH)]
         except FeedError as error:
             return Fed(error=str(error))

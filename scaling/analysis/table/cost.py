@@ -89,12 +89,10 @@ class Prices(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def read_prices(path: Path) -> Prices:
     """Read a file of prices. Raises UsageError, in one line, if it is wrong."""
     named = told_by("--prices", PRICES_VARIABLE, str(path))
+    plain = msgspec.to_builtins(files.toml(path, named))  # dates may be strings or TOML dates
     try:
-        plain = msgspec.toml.decode(files.read(path))
-        prices = msgspec.convert(msgspec.to_builtins(plain), type=Prices)  # dates may be strings or TOML dates
-    except OSError as error:
-        raise UsageError(f"{named}: {error.strerror}") from None
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        prices = msgspec.convert(plain, type=Prices)
+    except msgspec.ValidationError as error:
         raise UsageError(f"{named}: {error}") from None
     if not prices.currency.strip():
         raise UsageError(f'{named}: currency is empty; use currency = "USD"')

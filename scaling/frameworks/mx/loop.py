@@ -6,7 +6,7 @@ Strategies differ in their contexts and in the Trainer that exchanges the gradie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from scaling.emulated.device import EmulatedDevice, value
 from scaling.emulated.layers import Span
+from scaling.frameworks import feeding
 from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained, Untrained, digest_of, filled, pack
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.feeding import Opened
 from scaling.frameworks.mx import native_feed, network
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.network import Network
@@ -277,10 +277,10 @@ class RealCompute:
         self.net.hybridize(static_alloc=True, static_shape=True)
 
     @cached_property
-    def feeds(self) -> list[Opened]:
+    def feeds(self) -> list[feeding.Opened]:
         """Return one feed per context, opened on first use: the Trainer needs the size of a batch."""
         task, spec = self._rank.task, self._rank.spec
-        return [native_feed.opened(replace(task, rank=rank), spec) for rank in self._rank.ranks()]
+        return [feeding.opened(replace(task, rank=rank), spec, native_feed.Records) for rank in self._rank.ranks()]
 
     def batch_size(self) -> int:
         """Return the samples that one device gets in a step."""
@@ -385,7 +385,7 @@ class RealCompute:
 
 # ---------------------------------------------------------------- loop
 
-pipeline = native_feed.pipeline
+pipeline = partial(feeding.alone, native=native_feed.Records)
 
 
 def connect(task: Task) -> Trainer:

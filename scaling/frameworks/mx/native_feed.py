@@ -6,17 +6,15 @@ Gluon's DataLoader is not used: its processes hang or die next to the engine (ap
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from scaling.frameworks import feeding
-from scaling.frameworks.feeding import Batch, FeedError
+from scaling.frameworks.feeding import AREA, RATIO, Batch, FeedError
 from scaling.frameworks.mx.library import mx
 from scaling.records.task import Task
+from scaling.text import counted
 from scaling.workloads import data, feeds
 from scaling.workloads.data import recordio
 from scaling.workloads.specs import ModelSpec
-
-AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
 
 class Records:
@@ -26,7 +24,7 @@ class Records:
     def __init__(self, task: Task, spec: ModelSpec) -> None:
         work, pictures = task.point.workload, feeds.encoded_pictures(task, spec)
         found, workers = data.spec(work.data), min(feeding.workers(task), most_threads())
-        self.said = f"ImageRecordIter, {workers} thread{'' if workers == 1 else 's'} a rank"
+        self.said = f"ImageRecordIter, {counted(workers, 'thread')} a rank"
         self._classes, self._data, self._size = pictures.classes, work.data, work.batch_size
         path = recordio.file(data.locate(found, task.data_dir), found, "train")
         try:
@@ -43,12 +41,9 @@ class Records:
             found = self._next()
         except mx.MXNetError as error:
             raise FeedError(self._why(str(error))) from None
-        images, labels = found.data[0], found.label[0]
         # In NumPy: the engine would queue an operation behind those of the previous step.
-        known = labels.asnumpy()
-        if (wrong := known[(known < 0) | (known >= self._classes) | (known % 1 != 0)]).size:
-            raise FeedError(f"--data {self._data}: of class {wrong[0]:g}, the model has {self._classes}")
-        return images, labels
+        feeding.check_classes(found.label[0].asnumpy(), self._classes, self._data)
+        return found.data[0], found.label[0]
 
     def _next(self) -> mx.io.DataBatch:
         """Return the next batch. A part hardly larger than a batch may end twice in a row."""
@@ -94,7 +89,3 @@ def _iterator(task: Task, path: str, shape: tuple[int, ...], workers: int) -> mx
         rand_mirror=True,
         verbose=False,
     )
-
-
-# Opens a rank's feed, and feeds a rank without training.
-opened, pipeline = partial(feeding.opened, native=Records), partial(feeding.alone, native=Records)

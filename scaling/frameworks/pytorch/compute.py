@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scaling.frameworks import outside
-from scaling.frameworks.feeding import Opened
+from scaling.frameworks import feeding, outside
 from scaling.frameworks.pytorch import native_feed, network, plain
 from scaling.hosts import proc
 from scaling.records import point
@@ -97,7 +96,7 @@ class RealCompute:
     model: Callable[[Tensor], Tensor]
     _autocast: torch.autocast
     _scaler: torch.amp.GradScaler
-    _feed: Opened
+    _feed: feeding.Opened
 
     def __init__(self, task: Task, device: torch.device) -> None:
         workload = task.point.workload
@@ -133,8 +132,8 @@ class RealCompute:
         self._feed = self.open()
         return self.batch(0) if self._feed.fixed else None
 
-    def open(self) -> Opened:
-        return native_feed.opened(self._task, self._spec)
+    def open(self) -> feeding.Opened:
+        return feeding.opened(self._task, self._spec, native_feed.Loader)
 
     def batch(self, step: int) -> Batch:
         images, labels = map(torch.as_tensor, self._feed.batch(step))
@@ -202,12 +201,12 @@ class OwnCompute(RealCompute):
             raise self._file.wrong("", made, "a torch.nn.Module")
         return made.train()
 
-    def open(self) -> Opened:
+    def open(self) -> feeding.Opened:
         generator = torch.Generator().manual_seed(hash((self._task.seed, self._task.rank)))
         found = self._file.batch(self._task.point.workload.batch_size, generator)
         if not all(isinstance(each, Tensor) for each in found):
             raise self._file.wrong("batch", found[0], "two tensors")
-        return Opened(Fixed(found))
+        return feeding.Opened(Fixed(found))
 
     def _normalised(self, images: Tensor) -> Tensor:
         """Return bytes as the file gives them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from scaling.emulated.device import EmulatedDevice, Timeline, value
 from scaling.emulated.layers import Span
+from scaling.frameworks import feeding
 from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
@@ -189,7 +191,7 @@ class TorchTracer(Tracer):
 
 # ---------------------------------------------------------------- loop
 
-pipeline = native_feed.pipeline
+pipeline = partial(feeding.alone, native=native_feed.Loader)
 
 
 def connect(task: Task) -> Trainer:

@@ -9,7 +9,6 @@ import io
 import math
 import signal
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
 from typing import Any, TypeAlias
@@ -22,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from scaling.errors import UsageError
 from scaling.frameworks import feeding
-from scaling.frameworks.feeding import Batch, FeedError
+from scaling.frameworks.feeding import AREA, RATIO, Batch, FeedError
 from scaling.records.task import Task
 from scaling.workloads import feeds
 from scaling.workloads.feeds.pictures import damages
@@ -31,11 +30,10 @@ from scaling.workloads.specs import Images, ModelSpec
 # ---------------------------------------------------------------- decoding
 #
 # A random part of each picture is scaled to the model's size and mirrored half of the time. The part is drawn as
-# by torchvision's RandomResizedCrop: 8 to 100 % of the area, proportions from 3:4 to 4:3 (Szegedy et al., "Going
-# deeper with convolutions", 2014, section 6). The DataLoader seeds torch's random numbers in each process.
+# by torchvision's RandomResizedCrop. The DataLoader seeds torch's random numbers in each process.
 
 
-AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+TRIES = 10
 JPEG = b"\xff\xd8"
 # Left, upper, right, lower, in pixels.
 Box: TypeAlias = tuple[int, int, int, int]
@@ -234,7 +232,3 @@ class Loader:
 
     def close(self) -> None:
         self._batches._shutdown_workers()
-
-
-# Opens a rank's feed, and feeds a rank without training.
-opened, pipeline = partial(feeding.opened, native=Loader), partial(feeding.alone, native=Loader)

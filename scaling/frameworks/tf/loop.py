@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import keras
@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from scaling.frameworks import options
+from scaling.frameworks import feeding, options
 from scaling.frameworks.abilities import Learnt, Trained, filled
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.tf import native_feed, network
@@ -160,7 +160,7 @@ class RealCompute:
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Open the feed. Return the arguments of the first step's graph."""
-        self._feed = native_feed.opened(self._rank.task, self._rank.spec)
+        self._feed = feeding.opened(self._rank.task, self._rank.spec, native_feed.Dataset)
         batch = self._moved(0)
         self._batch = batch if self._feed.fixed else None
         return batch
@@ -239,7 +239,7 @@ class RealCompute:
 
 # ---------------------------------------------------------------- loop
 
-pipeline = native_feed.pipeline
+pipeline = partial(feeding.alone, native=native_feed.Dataset)
 
 
 def connect(task: Task) -> Trainer:

@@ -1,27 +1,22 @@
-"""TensorFlow's own pipeline: tf.data over the files of a rank's shard. Only the used part of a JPEG is decoded.
-
-The part is drawn as in Google's Inception preprocessing: 8 to 100 % of the area, proportions from 3:4 to 4:3,
-mirrored half of the time (Szegedy et al., "Going deeper with convolutions", 2014, section 6).
-"""
+"""TensorFlow's own pipeline: tf.data over the files of a rank's shard. Only the used part of a JPEG is decoded."""
 
 from __future__ import annotations
 
 import os
-from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
 from scaling.frameworks import feeding
-from scaling.frameworks.feeding import Batch, FeedError
+from scaling.frameworks.feeding import AREA, RATIO, Batch, FeedError
 from scaling.records.task import Task
+from scaling.text import counted
 from scaling.workloads import data, feeds
 from scaling.workloads.data import tfrecord
 from scaling.workloads.data.folders import Tree
 from scaling.workloads.feeds.pictures import Pictures
 from scaling.workloads.specs import Images, ModelSpec
 
-AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 # Number of encoded records in the shuffle buffer, and of record files that are read in turns.
 SHUFFLED, INTERLEAVED = 2048, 4
 _FEATURES = {
@@ -35,7 +30,7 @@ class Dataset:
 
     def __init__(self, task: Task, spec: ModelSpec) -> None:
         workers, size, self._data = feeding.workers(task), task.point.workload.batch_size, task.point.workload.data
-        self.said = f"tf.data, {workers} thread{'' if workers == 1 else 's'} a rank, decode_and_crop_jpeg"
+        self.said = f"tf.data, {counted(workers, 'thread')} a rank, decode_and_crop_jpeg"
         pictures = feeds.encoded_pictures(task, spec)
         self._classes = pictures.classes
         options = tf.data.Options()
@@ -54,9 +49,7 @@ class Dataset:
             raise FeedError("tf.data: no pictures in this rank's files; take fewer ranks") from None
         except tf.errors.OpError as error:
             raise FeedError(f"tf.data: {error.message.splitlines()[0]}; --feed reference names the file") from None
-        known = labels.numpy()
-        if (wrong := known[(known < 0) | (known >= self._classes)]).size:
-            raise FeedError(f"--data {self._data}: of class {wrong[0]}, the model has {self._classes}")
+        feeding.check_classes(labels.numpy(), self._classes, self._data)
         return images, labels
 
     def close(self) -> None:
@@ -134,7 +127,3 @@ class _Decode:
             use_image_if_no_bounding_boxes=True,
         )
         return begin, size
-
-
-# Opens a rank's feed, and feeds a rank without training.
-opened, pipeline = partial(feeding.opened, native=Dataset), partial(feeding.alone, native=Dataset)

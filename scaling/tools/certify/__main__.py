@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return as_rank(_rank, NAME, argv, _devices)
+    return as_rank(_rank, _read, _devices, NAME, argv)
 
 
-def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
-    asked = _read(argv) if cluster.rank == 0 else None
-    if isinstance(asked, int) and cluster.size == 1:
-        return asked  # no other rank waits to be released
+def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str], asked: Asked | int | None) -> int:
     from scaling.run import ranks  # slow to import; --help does not need it
     from scaling.tools.check import ranks as preflight
 
@@ -58,13 +55,10 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     return ranks.lead(cluster, signals, work, argv, NAME)
 
 
-def _devices(argv: Sequence[str]) -> Callable[[], tuple[int, str]] | int:
-    asked = _read(argv)
-    if isinstance(asked, int):
-        return asked
+def _devices(asked: Asked) -> tuple[int, str]:
     from scaling.hosts import info
 
-    return partial(info.devices, asked.invocation.device)
+    return info.devices(asked.invocation.device)
 
 
 def _read(argv: Sequence[str]) -> Asked | int:

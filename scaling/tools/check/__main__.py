@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING
@@ -189,36 +188,32 @@ WALL_S = 11.0  # from the start to the end of the links, without device rates; l
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return as_rank(_rank, NAME, argv, _devices)
+    return as_rank(_rank, _read, lambda _: info.devices(""), NAME, argv)
 
 
-def _devices(argv: Sequence[str]) -> Callable[[], tuple[int, str]] | int:
+def _read(argv: Sequence[str]) -> flags.Asked | int:
     from scaling.tools.check import flags  # only rank 0 needs Typer
 
-    asked = asked_or_code(flags.parse, argv, NAME)
-    return asked if isinstance(asked, int) else partial(info.devices, "")
+    return asked_or_code(flags.parse, argv, NAME)
 
 
-def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
+def _rank(cluster: Cluster, signals: Signals, _: Sequence[str], asked: flags.Asked | int | None) -> int:
     prober = ranks.begin(cluster, signals)
-    if cluster.rank != 0:
+    if asked is None:
         prober.serve()
         return prober.exit_code
     try:
-        return _lead(cluster, prober, argv)
+        return _lead(cluster, prober, asked)
     except LaunchError as error:
         complain(error, NAME)
         abort(cluster, error.exit_code)  # MPI's finalize would wait for silent ranks
         return error.exit_code
 
 
-def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
-    from scaling.tools.check import flags  # only rank 0 needs Typer
-
+def _lead(cluster: Cluster, prober: Prober, asked: flags.Asked | int) -> int:
     try:
         with ranks.leading(cluster, prober) as lead:
-            asked = flags.parse(argv)
-            return 0 if asked is None else _check(lead, asked)
+            return asked if isinstance(asked, int) else _check(lead, asked)
     except LaunchError:
         raise
     except ScalingError as error:

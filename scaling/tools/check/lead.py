@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from scaling.errors import LaunchError, UsageError, near
 from scaling.hosts import info, networks
 from scaling.hosts.networks import Entry
-from scaling.records import network
 from scaling.records.host import HostInfo, Nic
 from scaling.records.network import Network, Place
 from scaling.records.point import Device, Record
@@ -272,9 +271,13 @@ def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[st
 
 def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     """Subnets of at least two hosts, and interfaces between which packets are routed if these have more hosts."""
-    general = {name: [nic for nic in _usable(host) if _is_general(nic)] for name, host in hosts.items()}
+    general = {
+        name: [nic for nic in _usable(host) if not networks.is_link_local(nic)] for name, host in hosts.items()
+    }
     subnets = _by_subnet(general)
-    reaching = {subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and _reaches(nics)}
+    reaching = {
+        subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and not networks.same_address(nics)
+    }
     found: dict[str, Entry] = {}
     least = min(len(hosts), 1 + max([1, *map(len, reaching.values())]))
     common = [nic for nics in reaching.values() if len(nics) == len(hosts) for nic in nics.values()]
@@ -282,7 +285,8 @@ def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
         if nic in common:
             continue
         routed = _on(hosts, Entry(interface=nic.name))
-        if len(routed) >= least and len({one.subnet for one in routed.values()}) > 1 and _reaches(routed):
+        is_routed = len({one.subnet for one in routed.values()}) > 1
+        if len(routed) >= least and is_routed and not networks.same_address(routed):
             found[nic.name] = Entry(interface=nic.name)
     for subnet, nics in reaching.items():
         names = {nic.name for nic in nics.values()}
@@ -293,19 +297,12 @@ def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     return found
 
 
-def _reaches(nics: Nics) -> bool:
-    """False for a bridge of virtual machines or containers: it has the same address on every host."""
-    addresses = [nic.address for nic in nics.values()]
-    return len(set(addresses)) == len(addresses)
-
-
 def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
     """Interfaces that match an entry, by host: the largest subnet, or the routed ones if these have more hosts."""
-    groups = list(
-        _by_subnet(
-            {name: [nic for nic in _usable(host) if _is(nic, entry)] for name, host in hosts.items()}
-        ).values()
-    )
+    fitting = {
+        name: [nic for nic in _usable(host) if networks.matches(nic, entry)] for name, host in hosts.items()
+    }
+    groups = list(_by_subnet(fitting).values())
     largest = max(groups, key=len, default={})
     routed = _routed(hosts, groups) if len(groups) > 1 else {}
     return routed if len(routed) > len(largest) else largest
@@ -325,12 +322,13 @@ def _routed(hosts: Mapping[str, HostInfo], groups: Sequence[Nics]) -> Nics:
 def _network(
     word: str, entry: Entry, nics: Nics, hosts: Mapping[str, HostInfo], hardware: set[tuple[str, str]]
 ) -> Network:
-    speeds = [_rate(hosts[name], nic, (name, nic.name) in hardware) for name, nic in nics.items()]
-    known = [speed for speed in speeds if speed is not None]
-    rate_bits_per_s = min(known) if known and len(known) == len(nics) else None
-    why = "by the cards"
-    if entry.rate_gbit is not None:
-        rate_bits_per_s, why = entry.rate_gbit * network.GBIT, "by the fabric file"
+    # The speed that a veth claims does not count.
+    own = {
+        name: nic if (name, nic.name) in hardware else replace(nic, speed_bits_per_s=None)
+        for name, nic in nics.items()
+    }
+    rate_bits_per_s = networks.network_rate(hosts, own, entry)
+    why = "by the cards" if entry.rate_gbit is None else "by the fabric file"
     subnets = {str(nic.subnet) for nic in nics.values()}
     return Network(
         word=word,
@@ -345,11 +343,6 @@ def _network(
     )
 
 
-def _rate(host: HostInfo, nic: Nic, is_card: bool) -> float | None:
-    """Ignores the speed that a veth claims."""
-    return networks.rate_bits_per_s(host, nic if is_card else replace(nic, speed_bits_per_s=None))
-
-
 def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
     """The fabric file's RDMA cards, else those behind the InfiniBand interface, also inactive ones."""
     if entry.hca:
@@ -360,21 +353,13 @@ def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
 def _why_not(host: HostInfo, entry: Entry) -> str:
     wanted = entry.interface or entry.subnet
     for nic in host.nics:
-        if _is(nic, entry):
+        if networks.matches(nic, entry):
             return f"{nic.name} has {nic.address}, another subnet" if nic.up else f"{nic.name} is down"
     return f"{entry.interface} is missing or has no IPv4 address" if entry.interface else f"no card in {wanted}"
 
 
-def _is(nic: Nic, entry: Entry) -> bool:
-    return entry.interface in ("", nic.name) and networks.within(nic, entry)
-
-
 def _usable(host: HostInfo) -> list[Nic]:
     return [nic for nic in host.nics if nic.up and nic.name != "lo"]
-
-
-def _is_general(nic: Nic) -> bool:
-    return not nic.address.startswith("169.254.")
 
 
 def _by_subnet(nics: Mapping[str, Iterable[Nic]]) -> dict[IPv4Network, Nics]:

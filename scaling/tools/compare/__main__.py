@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from msgspec.structs import replace
 from scaling.analysis.table.analyse import CODE
 from scaling.analysis.table.cost import ON_DEMAND, Bill, Pricing, bill, read_prices
 from scaling.analysis.table.rows import Row
-from scaling.command import deliver, obey
+from scaling.command import deliver, has_color, obey
 from scaling.errors import UsageError
 from scaling.report.formats import markdown, terminal
 from scaling.report.unpacking import unpacked
@@ -119,8 +117,7 @@ def exit_code(found: Found, *, require_proof: bool) -> int:
 def rendered(found: Found, asked: Asked, code: int) -> str:
     match asked.format:
         case "table":
-            color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-            return terminal.draw(document(found), color=color)
+            return terminal.draw(document(found), color=has_color(asked.output))
         case "markdown":
             return markdown.draw(document(found, verdict_first=True))
         case "json":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from string import ascii_uppercase
 
 from msgspec.structs import replace
 
-from scaling.command import deliver, obey
+from scaling.command import deliver, has_color, obey
 from scaling.errors import UsageError
 from scaling.report.formats import markdown, terminal
 from scaling.text import readable
@@ -48,8 +47,7 @@ def rendered(asked: Asked) -> str:
         case "markdown":
             return markdown.draw(document(str(asked.results), lines, unreadable))
         case "table":
-            color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-            return terminal.draw(document(str(asked.results), lines, unreadable), color=color)
+            return terminal.draw(document(str(asked.results), lines, unreadable), color=has_color(asked.output))
 
 
 def _page(asked: Asked, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 import scaling
-from scaling.command import complain, open_streams, show
+from scaling.command import complain, has_color, open_streams, show
 from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.records import store
 from scaling.records.run import SCHEMA, Header
@@ -36,8 +36,7 @@ def _write(asked: Asked, argv: Sequence[str]) -> None:
         raise UsageError(f"--output {asked.output}: exists already; name a folder that does not")
     header = imported(asked, argv, time.time())
     store.create_import(asked.output, header)
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    show(terminal.render(header, (), color=color))
+    show(terminal.render(header, (), color=has_color()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -260,7 +260,7 @@ def test_a_file_as_it_should_be(tmp_path: Path) -> None:
         ("seen = 2018-02-01", "seen = 2018-02-01T12:00:00", "seen = 2018-02-01T12:00:00: not a day"),
         ('currency = "USD"', 'currency = " "', 'currency is empty; use currency = "USD"'),
         ('currency = "USD"', "", "missing required field `currency`"),
-        ("[[price]]", "[[price", "FILE.toml: "),
+        ("[[price]]", "[[price", "FILE.toml: not TOML: "),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:

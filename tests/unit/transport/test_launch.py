@@ -85,7 +85,7 @@ def test_rank_0_says_what_all_ranks_met_and_others_what_it_did_not_meet(
     monkeypatch.setattr(signal, "sigtimedwait", wait)
     for name, value in {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank}.items():
         monkeypatch.setenv(name, value)
-    assert launch.as_rank(lambda *_: pytest.fail("connected"), "scaling", (), lambda _: 2) == 2
+    assert launch.as_rank(lambda *_: pytest.fail("connected"), lambda _: 2, pytest.fail, "scaling", ()) == 2
     assert capsys.readouterr().err == said
     assert slept == ([] if rank == "0" else [launch.WORD_S])
 
