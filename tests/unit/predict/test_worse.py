@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from scaling.tools.predict.__main__ import forecasts
 from scaling.tools.predict.evidence import Case
 from scaling.tools.predict.setting import At, Known, Observed, Setting, network
-from tests.support.scripted_clusters import outlook
 
 ONE = At(world_size=1, nodes=1)
 SIZES = (1, 2, 4, 8, 16, 24, 32)
@@ -43,11 +42,11 @@ def cases(draw: Any) -> Case:
         Observed(at=found.layout(size), value=draw(st.floats(0.05, 1.02)), noise=draw(st.floats(0.004, 1.0)))
         for size in sizes
     )
-    return found._replace(known=Known(ONE, seen), largest=max([1, *sizes]))
+    return found._replace(known=Known(ONE, seen))
 
 
 def predicted(case: Case, setting: Setting, sizes: tuple[int, ...]) -> list[float]:
-    return [one.efficiency for one in forecasts(outlook(case, setting), sizes)]
+    return [one.efficiency for one in forecasts(case._replace(asked=setting), sizes)]
 
 
 def slower(setting: Setting, factor: float) -> Setting:
@@ -90,7 +89,7 @@ def test_a_little_worse_than_measured_is_a_little_worse(changes: dict[str, Any])
     """71.8 % at N=32; 83.3 % over tcp:50 and 76.2 % with batch 31 were claimed of the same run."""
     setting = Setting(gradient_bytes=102e6, step_s=0.05, bus="pcie", overlap="ddp", **network("tcp:100")._asdict())
     case = Case(
-        setting=setting, rate=1280.0, batch_size=64, unit="images", devices_per_node=4, largest=8,
+        setting=setting, rate=1280.0, batch_size=64, unit="images", devices_per_node=4,
         known=Known(ONE, tuple(Observed(at=At(world_size=size, nodes=max(1, size // 4)), value=value)
                                for size, value in ((2, 0.85), (4, 0.8), (8, 0.74)))),
     )  # fmt: skip
