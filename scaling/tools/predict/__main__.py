@@ -15,10 +15,10 @@ from scaling.records.run import Header, PointRecord
 from scaling.records.store import load
 from scaling.text import as_json, printable, rounded
 from scaling.tools.predict import evidence, flags
-from scaling.tools.predict.evidence import NORMAL_95, Case, Measured
+from scaling.tools.predict.evidence import Case, Measured
 from scaling.tools.predict.flags import NAME, Asked
 from scaling.tools.predict.model import Fit, fit, predict
-from scaling.tools.predict.setting import RDMA, At, Known, network, read
+from scaling.tools.predict.setting import NORMAL_95, RDMA, At, Known, network, read
 
 # ---------------------------------------------------------------- what is asked
 

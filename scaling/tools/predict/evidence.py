@@ -23,9 +23,8 @@ from scaling.records.point import Point, Record
 from scaling.records.run import Header, PointRecord
 from scaling.tools.predict import setting as settings
 from scaling.tools.predict.flags import Asked, Precision
-from scaling.tools.predict.setting import At, Bus, Known, KnownModel, Observed, Setting, Wires
+from scaling.tools.predict.setting import NORMAL_95, At, Bus, Known, KnownModel, Observed, Setting, Wires
 
-NORMAL_95 = 1.96
 # NVLinks between each pair of GPUs that indicate a switch: through it every pair has all links of a GPU
 SWITCHED_LINKS = 6
 # options that compress gradients; 2 bits count as half

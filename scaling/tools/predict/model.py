@@ -9,14 +9,14 @@ weighed by its interval.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.tools.predict.setting import USUAL_BYTES_PER_S, At, Known, Priors, Setting, Walk
+from scaling.tools.predict.setting import NORMAL_95, USUAL_BYTES_PER_S, At, Known, Priors, Setting, Walk
 
 # ---------------------------------------------------------------- constants
 
@@ -263,18 +263,48 @@ def predict(found: Fit, targets: Sequence[At]) -> Predicted:
     gain = carried[:, None] * np.linalg.solve(_noise(known, walk), cross.T).T
     prior = np.diag(covariance(walk, known.anchor, targets, targets))
     # a constant moves the target, and what is missed of the points that it moves, too
-    moves = slopes - equations(found, seen, here)[2] @ gain.T
+    there_logs, _, there_slopes = equations(found, seen, here)
+    moves = slopes - there_slopes @ gain.T
     left = prior - carried * np.sum(gain * cross, axis=1) + np.sum(moves * (found.spread @ moves), axis=0)
     highest = HIGHEST * max([1.0, *(one.value for one in known.observed)])
-    efficiency = np.minimum(1 / np.maximum(np.exp(-logs) + gain @ found.missed, 1 / highest), highest)
+    middle = np.minimum(1 / np.maximum(np.exp(-logs) + gain @ found.missed, 1 / highest), highest)
     # another batch or model is less certain, by how far its step and its gradients moved
     far = abs(log(there.step_s / here.step_s)) + abs(log(there.gradient_bytes / here.gradient_bytes))
     widened = found.scale * (1 + MOST_WIDENED * min(1.0, far / FAR))
     deviation = widened * np.sqrt(np.maximum(left, LEAST_DEVIATION**2))
     below, above = np.array([found.priors.quantiles[class_of(found, at)] for at in targets]).T
-    low, high = efficiency * np.exp(-below * deviation), efficiency * np.exp(above * deviation)
     weight = 1 - left / np.maximum(prior + np.sum(slopes**2, axis=0), 1e-12)
-    return Predicted(efficiency, low, np.minimum(high, highest), deviation, parts, weight)
+    efficiency, high = (np.minimum(middle, most) for most in _bounds(found, targets, there_logs))
+    high = np.minimum(middle * np.exp(above * deviation), np.maximum(efficiency * np.exp(above * deviation), high))
+    return Predicted(
+        efficiency, efficiency * np.exp(-below * deviation), np.minimum(high, highest), deviation, parts,
+        np.where(efficiency < middle, 1.0, weight),
+    )  # fmt: skip
+
+
+def _bounds(found: Fit, targets: Sequence[At], logs: Floats) -> list[Floats]:
+    """Return the lowest efficiency, and the lowest end of a 95 % interval, of measured points with no more
+    devices, nodes and devices of a node. A larger point that was measured higher lifts a smaller one. A better
+    setting gains the time that the equations say; `logs` are of the measured setting. Another model has no
+    bounds."""
+    here, there, observed = found.setting, found.asked, found.known.observed
+    sizes, seen = _shapes(targets)[:3], _shapes([one.at for one in observed])[:3]
+    no_larger = np.all(seen[:, None, :] <= sizes[:, :, None], axis=0)
+    later = np.all(seen[:, :, None] <= seen[:, None, :], axis=0)
+    gained: Floats | float = 0.0
+    if (
+        there.line_bytes_per_s > here.line_bytes_per_s or there.step_s > here.step_s
+        or there.gradient_bytes < here.gradient_bytes or (here.link in TCP and there.link not in TCP)
+    ):  # fmt: skip
+        gained = np.maximum(np.exp(-logs) - np.exp(-equations(found, [one.at for one in observed])[0]), 0.0)
+    gained += inf if here.tensors != there.tensors else 0.0
+    bounds = []
+    for deviations in (0.0, NORMAL_95):
+        values = np.array([one.value * exp(deviations * one.noise) for one in observed])
+        lifted = np.max(values * later, axis=1, initial=1e-3)
+        reached = 1 / np.maximum(1 / lifted - gained, 1e-3)
+        bounds.append(np.min(np.where(no_larger, reached, inf), axis=1, initial=inf))
+    return bounds
 
 
 def class_of(found: Fit, at: At) -> str:

@@ -74,6 +74,10 @@ class At(Record, frozen=True, kw_only=True):
         return self.each or self.world_size / self.nodes
 
 
+# standard deviations from the middle of a 95 % interval to its ends
+NORMAL_95 = 1.96
+
+
 class Observed(Record, frozen=True, kw_only=True):
     """A measured efficiency relative to the anchor. `noise`: standard deviation of its logarithm."""
 

@@ -13,7 +13,7 @@ from scaling.errors import UsageError
 from scaling.tools.predict import __main__
 from scaling.tools.predict import __main__ as command
 from scaling.tools.predict.__main__ import CAUSES, Forecast, doubts, forecasts
-from scaling.tools.predict.evidence import Measured
+from scaling.tools.predict.evidence import Case, Measured
 from scaling.tools.predict.flags import Asked, parse
 from scaling.tools.predict.model import Fit, predict
 from scaling.tools.predict.setting import At, Known, Observed, Setting, network, read
@@ -339,16 +339,22 @@ def test_a_point_that_contradicts_pulls_and_widens() -> None:
     assert bad.high / bad.low - 1 > 3 * (usual.high / usual.low - 1)
 
 
-def test_a_noisy_point_weighs_little_and_its_prediction_rests_on_the_priors() -> None:
+def measured_once(value: float, noise: float) -> Case:
+    return case({})._replace(known=Known(ONE, (Observed(at=at(8), value=value, noise=noise),)))
+
+
+def test_a_noisy_point_weighs_little_and_its_interval_reaches_what_others_have() -> None:
     """70.8 % (33 to 152) was measured, and 88.6 % (75 to 102) claimed of 64 without a word."""
-    noisy = case({})._replace(known=Known(ONE, (Observed(at=at(8), value=0.708, noise=0.39),)))
-    sound = case({})._replace(known=Known(ONE, (Observed(at=at(8), value=0.708, noise=0.01),)))
-    (unsure,), (sure,), (cold,) = (
-        forecasts(command.what_if(Asked(), one), (64,)) for one in (noisy, sound, case({}))
-    )
-    assert (unsure.by_priors, sure.by_priors) == (True, False)
-    assert abs(unsure.efficiency - cold.efficiency) < 0.02 < cold.efficiency - sure.efficiency
+    noisy, sound = measured_once(0.708, 0.39), measured_once(0.708, 0.01)
+    (unsure,), (sure,), (cold,) = (forecasts(one, (64,)) for one in (noisy, sound, case({})))
+    assert sure.efficiency < unsure.efficiency <= 0.708
+    assert sure.high < cold.low < unsure.high
     assert any("it weighs little" in said for said in doubts(noisy))
+
+
+def test_rows_that_rest_on_the_priors_say_so() -> None:
+    cases = (measured_once(0.99, 0.39), measured_once(0.99, 0.01), case({}))
+    assert [forecasts(one, (64,))[0].by_priors for one in cases] == [True, False, False]
 
 
 @pytest.mark.parametrize("seen", [(), (4, 8)])
