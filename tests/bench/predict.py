@@ -26,7 +26,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from scaling.tools.predict import __main__, evidence
-from scaling.tools.predict.__main__ import Outlook, forecasts
+from scaling.tools.predict.__main__ import forecasts
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.model import fit, predict
 from scaling.tools.predict.setting import Known, Priors, read
@@ -86,13 +86,12 @@ SIZES, CEILING_S, TABLES = tuple(8 << power for power in range(8)), 0.5, 9
 
 
 def _speed() -> str:
-    """The table of a run with all controls, from its records to its text; imports and reading files apart."""
+    """The table of a run, from its records to its text; imports and reading files apart."""
     took_s, records = [], run()
     for _ in range(TABLES):
         began_s = process_time()
         case = evidence.case(HEADER, records, Asked())
-        look = Outlook(case, fit(case.setting, case.known, read()), case.rate)
-        __main__.prediction_table(case, forecasts(look, SIZES), ())
+        __main__.prediction_table(case, forecasts(case, SIZES))
         took_s.append(process_time() - began_s)
     reached = "reached" if median(took_s) < CEILING_S else "MISSED"
     return (

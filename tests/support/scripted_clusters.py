@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from scaling.tools.predict import model
-from scaling.tools.predict.__main__ import Outlook
 from scaling.tools.predict.evidence import Case, Measured
 from scaling.tools.predict.model import Fit, Floats, covariance, equations, fit
-from scaling.tools.predict.setting import At, Known, Observed, Priors, Setting, read
+from scaling.tools.predict.setting import At, Known, Observed, Priors, Setting
 
 ONE = At(world_size=1, nodes=1)
 # ResNet-50 at batch 64 on devices of 250 images/s.
@@ -39,10 +38,10 @@ def truth(setting: Setting, priors: Priors, points: list[At], seed: int) -> list
     return [float(value) for value in np.minimum(np.exp(equations(drawn, points)[0] + missed), 1.0)]
 
 
-def learned(setting: Setting, priors: Priors, seen: dict[int, float], **known: Any) -> Fit:
+def learned(setting: Setting, priors: Priors, seen: dict[int, float]) -> Fit:
     """The fit of these efficiencies by world size."""
     observed = tuple(Observed(at=at(size), value=value, noise=0.005) for size, value in seen.items())
-    return fit(setting, Known(ONE, observed, **known), priors)
+    return fit(setting, Known(ONE, observed), priors)
 
 
 def case(seen: dict[int, float], setting: Setting = RESNET50, **changes: Any) -> Case:
@@ -56,13 +55,8 @@ def case(seen: dict[int, float], setting: Setting = RESNET50, **changes: Any) ->
         title="torch:nccl over ib0, resnet50, batch 64 per device", setting=setting, known=Known(ONE, observed),
         rate=rate, batch_size=64, unit="images", devices_per_node=4, model="resnet50",
         measured=measured,
-        largest=max(seen, default=1), rates=(("resnet50", 64, rate), ("resnet50", 128, rate * 1.05)),
-        device="Tesla V100", strategy="torch:nccl",
+        rates=(("resnet50", 64, rate), ("resnet50", 128, rate * 1.05)),
+        strategy="torch:nccl",
         command="python -m scaling.run --strategy torch:nccl --model resnet50 --device cuda",
     )  # fmt: skip
     return found._replace(**changes)
-
-
-def outlook(case: Case, changed: Setting | None = None) -> Outlook:
-    """A case, asked in its own setting or another."""
-    return Outlook(case, fit(case.setting, case.known, read(), changed), case.rate)

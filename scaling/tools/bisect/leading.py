@@ -43,7 +43,7 @@ from scaling.tools.bisect.searching import (
     volume,
 )
 from scaling.tools.lab import slowdown
-from scaling.tools.predict.evidence import exchange_way
+from scaling.tools.predict.evidence import exchange_of
 from scaling.tools.predict.model import hidden, transformed
 from scaling.tools.predict.setting import known_model, read
 from scaling.transport.mpi import launcher_output
@@ -124,7 +124,7 @@ def _exposed(
     exchange alone, with slow nodes and among as many healthy ones as remain; `shown_s` is what was exposed, known
     to `off_s`."""
     known, believed = known_model(point.workload.model), read().constants
-    name = hidden(exchange_way(point)["overlap"], emulated=bool(point.hardware.profile))
+    name = hidden(exchange_of(point).overlap, emulated=bool(point.hardware.profile))
     hide, window = believed[name], believed["window"]
     z = WIDELY * rng.standard_normal(DRAWS)
     share = transformed(name, hide.mean + hide.sd * z)

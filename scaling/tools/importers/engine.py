@@ -185,7 +185,7 @@ class Grammar(Record, frozen=True, kw_only=True):
     """
 
     name: str
-    unit: ImportedUnit | Callable[[Launch], ImportedUnit]
+    unit: ImportedUnit | Callable[[Launch], ImportedUnit] = unit_of_steps
     value: Values
     lines: tuple[Line, ...] = ()
     objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
@@ -229,7 +229,7 @@ class Grammar(Record, frozen=True, kw_only=True):
         """Make a quick look at whole lines, False if none of them says anything; None if each must be read."""
         if self.sees_all or _OF_A_LINE.search(self.pattern):
             return None
-        words, judges = self.all_words, _judges(given)
+        words, judges = self.all_words, bool(given.world_size or given.batch_size)
         rate = re.compile(self.pattern, re.MULTILINE)
 
         def look(text: str) -> bool:
@@ -245,10 +245,6 @@ class Grammar(Record, frozen=True, kw_only=True):
         return _Reading(self, given).read(lines)
 
 
-def _judges(given: Given) -> bool:
-    return bool(given.world_size or given.batch_size)
-
-
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError)
 
 
@@ -256,7 +252,7 @@ class _Reading:
     def __init__(self, grammar: Grammar, given: Given) -> None:
         self.grammar = grammar
         self.given = given
-        self.judges = _judges(given)
+        self.judges = bool(given.world_size or given.batch_size)
         self.launch = Launch(given)
         self.rows = Rows()
         self.skipped = Skipped()
@@ -282,11 +278,11 @@ class _Reading:
         if not rows:
             raise self.unfinished[0][1]
         worker = int(self.workers.pop()) if len(self.workers) == 1 else None
-        traces = tuple(self.traces)
-        return Found(rows=rows, worker=worker, traces=traces, notes=(*self.skipped.notes(), *self._broken_off()))
+        broken_off = (f"not counted: the launch from line {first} on {why}" for first, why in self.unfinished)
+        notes = (*self.skipped.notes(), *broken_off)
+        return Found(rows=rows, worker=worker, traces=tuple(self.traces), notes=notes)
 
     def _read(self, one: LogLine) -> bool:
-        text = one.text
         spoke = self._match(one, self.grammar.lines)
         if self.grammar.objects is not None:
             try:
@@ -297,7 +293,7 @@ class _Reading:
         if not spoke:
             self._match(one, COMMON)
             if self.judges:
-                self.launch.add(one, counts(text))
+                self.launch.add(one, counts(one.text))
         return spoke
 
     def _match(self, one: LogLine, lines: tuple[Line, ...]) -> bool:
@@ -333,9 +329,6 @@ class _Reading:
             self.traces += self.launch.trace()
         except Unfinished as why:
             self.unfinished.append((self.launch.first, why))
-
-    def _broken_off(self) -> tuple[str, ...]:
-        return tuple(f"not counted: the launch from line {first} on {why}" for first, why in self.unfinished)
 
 
 def _value(grammar: Grammar, launch: Launch) -> Value:

@@ -72,14 +72,9 @@ def of_form(form: Form) -> Grammar:
         return rate, (f"the rates of --rate, of all devices; {rest}",)
 
     return Grammar(
-        name=NAME,
-        unit=unit_of_steps if UNITS[form.unit] == "steps" else UNITS[form.unit],
-        value=value,
-        objects=said,
-        pattern=form.rate,
-        lacks=f"has no line that --rate '{form.rate}' matches",
-        said=(("",), ""),
-    )
+        name=NAME, unit=unit_of_steps if UNITS[form.unit] == "steps" else UNITS[form.unit], value=value,
+        objects=said, pattern=form.rate, lacks=f"has no line that --rate '{form.rate}' matches", said=(("",), ""),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- lines that look like rates

@@ -60,12 +60,8 @@ def _of_megatron(launch: Launch) -> Value:
 
 
 MEGATRON = Grammar(
-    name="megatron",
-    splits=True,
-    unit="samples",
-    lacks="has no whole line with a time and its global batch size",
-    value=_of_megatron,
-    batches=of_global,
+    name="megatron", splits=True, unit="samples",
+    lacks="has no whole line with a time and its global batch size", value=_of_megatron, batches=of_global,
     precisions=_quantised,
     lines=(
         form(
@@ -96,7 +92,7 @@ MEGATRON = Grammar(
         form("for parameters", r"using \w+\.<precision> for parameters"),
         form(" fp8 ", r"(?:^|\s)fp8 \.+ (?P<quantised>(?!None)\w+)\s*$"),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- NeMo 2
@@ -115,15 +111,9 @@ def _groups(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 
 
 NEMO = Grammar(
-    name="nemo",
-    splits=True,
-    unit="samples",
-    data="train_step_timing in s",
-    no_data="iteration 0/",
+    name="nemo", splits=True, unit="samples", data="train_step_timing in s", no_data="iteration 0/",
     value=per_step("line", "global_batch_size / train_step_timing", "iteration 0 and the next line are left out"),
-    batches=of_global,
-    objects=_groups,
-    words=("parallel group",),
+    batches=of_global, objects=_groups, words=("parallel group",),
     lines=(
         form(
             "train_step_timing in s",
@@ -134,7 +124,7 @@ NEMO = Grammar(
         form("MEMBER: ", r"GLOBAL_RANK: \d+, MEMBER: \d+/<world_size>\s*$"),
         form("Starting with ", r"Starting with <world_size> processes"),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- MaxText
@@ -154,14 +144,10 @@ def _of_maxtext(launch: Launch) -> list[int]:
 
 
 MAXTEXT = Grammar(
-    name="maxtext",
-    splits=True,
-    unit="tokens",
-    data="Tokens/s/device",
+    name="maxtext", splits=True, unit="tokens", data="Tokens/s/device",
     lacks="has no line with Tokens/s/device: versions before 2024 and steps of a batch that grows lack it",
     value=of_device("step", "Tokens/s/device x devices; the first step, which compiles, is left out"),
-    batches=_of_maxtext,
-    precisions=_quantised,
+    batches=_of_maxtext, precisions=_quantised,
     lines=(
         form(
             "completed step",
@@ -184,7 +170,7 @@ MAXTEXT = Grammar(
             reason="splits its model by {0}_parallelism={1}, which no efficiency here can tell from others",
         ),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- DeepSpeed
@@ -201,11 +187,7 @@ def _running(launch: Launch) -> Value:
 
 
 DEEPSPEED = Grammar(
-    name="deepspeed",
-    unit="samples",
-    value=_running,
-    batches=accumulated,
-    hint=" (no world_size)",
+    name="deepspeed", unit="samples", value=_running, batches=accumulated, hint=" (no world_size)",
     lines=(
         form(
             "RunningAvgSamplesPerSec=",
@@ -226,4 +208,4 @@ DEEPSPEED = Grammar(
         form("train_batch_size", r"train_batch_size \.+ <global_batch>\s*$"),
         form(" .", r"(?P<precision>bfloat16|float16|fp16)_(?:enabled|config) \.+ (?:enabled=)?True\b"),
     ),
-)
+)  # fmt: skip

@@ -106,9 +106,8 @@ COMMON = (
 SHIFT, _MOST = 1 << 40, 1 << 22
 # largest relative difference between ranks in one step
 _ALIKE = 0.05
+# of a fact, and of the places of a trace
 _MOST_VALUES = 4096
-# of a trace
-_MOST_PLACES = 4096
 
 
 class Rates:
@@ -131,9 +130,6 @@ class Rates:
         # the first step includes the start, which differs between ranks; they are at most a step apart
         is_of_start = not at and len(places) <= 2
         return places[at] == place and (is_of_start or abs(self.rates[at] - rate) <= _ALIKE * rate)
-
-    def head(self) -> Trace:
-        return Trace(self.places[:_MOST_PLACES], self.rates[:_MOST_PLACES])
 
     def all(self) -> NDArray[np.float64]:
         return np.frombuffer(self.rates)
@@ -198,13 +194,9 @@ class Launch:
                 self.last[name] = value
             elif kind == "loss":
                 self.diverged |= value.lower().strip(".,") in _NO_NUMBER
-            elif kind == "done":
-                self._bar(values["length"], int(value))
+            elif kind == "done" and ((length := values["length"]) in self.bars or len(self.bars) < _MOST_VALUES):
+                self.bars[length] = max(int(value), self.bars.get(length, 0))
         return spoke
-
-    def _bar(self, length: str, done: int) -> None:
-        if length in self.bars or len(self.bars) < _MOST_VALUES:
-            self.bars[length] = max(done, self.bars.get(length, 0))
 
     def _rate(self, line: LogLine, name: str, values: Mapping[str, Any], value: Any) -> bool:
         rate = number(value) if isinstance(value, str) else float(value)
@@ -241,7 +233,8 @@ class Launch:
     def trace(self) -> list[Trace]:
         """The first rates of one speaker, of the metric that is said most often."""
         speakers = max(self.rates.values(), key=lambda of: sum(len(one.rates) for one in of.values()))
-        return [next(iter(speakers.values())).head()]
+        one = next(iter(speakers.values()))
+        return [Trace(one.places[:_MOST_VALUES], one.rates[:_MOST_VALUES])]
 
     def texts(self, name: str) -> list[str]:
         return list(self.facts[name]) if name in self.facts else []

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scaling.analysis.table.imported import FACTS
 from scaling.records.run import ImportedRow
@@ -99,10 +98,7 @@ def is_together(one: Trace, other: Trace) -> bool:
         return False
     if np.array_equal(first, second):
         return len(set(first.tolist())) >= _LEAST_VALUES
-    return _change_together(np.diff(first), np.diff(second))
-
-
-def _change_together(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
+    first, second = np.diff(first), np.diff(second)
     if first.size < _LEAST_CHANGES or not np.ptp(first) or not np.ptp(second):
         return False
     from scipy.stats import spearmanr  # type: ignore[import-untyped]  # slow, and rarely needed
@@ -113,8 +109,6 @@ def _change_together(first: NDArray[np.float64], second: NDArray[np.float64]) ->
 
 
 # ---------------------------------------------------------------- logs of one launch
-
-Cell = tuple[object, ...]
 
 
 class ReadLog(NamedTuple):
@@ -144,5 +138,5 @@ def refuse_same_launch(new: ReadLog, others: Iterable[ReadLog]) -> None:
         )
 
 
-def _cell(row: ImportedRow) -> Cell:
+def _cell(row: ImportedRow) -> tuple[object, ...]:
     return (row.tool, row.world_size, row.parallelism, *(getattr(row, name) for name in FACTS))

@@ -126,10 +126,10 @@ class Skipped:
     def notes(self) -> tuple[str, ...]:
         if self._first is None:
             return ()
-        shown = _short(self._first.text)
-        number = self._first.number
-        which = f"line {number}" if self.count == 1 else f"the first is line {number}"
-        return (f"{counted(self.count, 'line')} skipped that looked like data: {which}: {shown}",)
+        which = (
+            f"{'' if self.count == 1 else 'the first is '}line {self._first.number}: {_short(self._first.text)}"
+        )
+        return (f"{counted(self.count, 'line')} skipped that looked like data: {which}",)
 
 
 def number(text: str) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from scaling.tools.importers.engine import Grammar, Value, mesh, of_bars, of_device, sizes, unit_of_steps
+from scaling.tools.importers.engine import Grammar, Value, mesh, of_bars, of_device, sizes
 from scaling.tools.importers.launch import Launch, Unfinished, form
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused, number
@@ -64,9 +64,7 @@ def _samples_of_a_step(launch: Launch, rate: float) -> None:
 
 
 HF_TRAINER = Grammar(
-    name="hf_trainer",
-    unit="samples",
-    value=_of_the_trainer,
+    name="hf_trainer", unit="samples", value=_of_the_trainer,
     sizes=lambda launch: sizes(launch) if launch.texts("accumulation") else (),
     checks=(_samples_of_a_step, _was_not_stopped),
     lines=(
@@ -98,7 +96,7 @@ HF_TRAINER = Grammar(
             )
         ),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- Lightning
@@ -167,16 +165,14 @@ LIGHTNING = Grammar(
     words=("it/s", "s/it"),
     # bars of other programs look the same
     also=r"v_num|Sanity Checking|LOCAL_RANK: \d|GPU available|Starting with \d+ proc|Trainer\.fit",
-    unit=unit_of_steps,
-    value=_lightning_rate,
-    objects=_of_lightning,
+    value=_lightning_rate, objects=_of_lightning,
     lacks="has no whole bar of an epoch with its rate before a validation, whose seconds are in later bars",
     lines=(
         form("Starting with", r"Starting with <world_size> processes", begins=True),
         form("Using ", r"Using (?P<precision>16bit|bfloat16) (?:native |Native |Automatic )"),
         form("MEMBER: ", r"MEMBER: \d+/<world_size>\s*$", begins=True),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- torchtitan
@@ -203,17 +199,12 @@ def _building(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 
 
 TORCHTITAN = Grammar(
-    name="torchtitan",
-    splits=True,
-    unit="tokens",
-    data="tps:",
-    no_data="validate step",
+    name="torchtitan", splits=True, unit="tokens", data="tps:", no_data="validate step",
     value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
-    objects=_building,
-    words=("device mesh",),
+    objects=_building, words=("device mesh",),
     lines=(
         form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
         form("local batch size", r"local batch size:? <batch_size>[,\s]"),
         form("Model ", r"Model (?P<model>\S+ \S+) size: \d"),
     ),
-)
+)  # fmt: skip

@@ -24,14 +24,11 @@ NAME = "table"
 COLUMNS = {
     "world_size": ("n", "world_size", "devices", "gpus", "num_gpus", "ranks"),
     "rate": ("rate", "throughput", "value"),
-    "unit": ("unit",),
+    "unit": ("unit",), "model": ("model",), "precision": ("precision", "dtype"), "parallelism": ("parallelism",),
     "batch_size": ("batch", "batch_size", "batch_per_device"),
-    "model": ("model",),
-    "precision": ("precision", "dtype"),
-    "parallelism": ("parallelism",),
     "label": ("label", "name", "run"),
     "step": ("step", "epoch", "iteration"),
-}
+}  # fmt: skip
 # a rate by its column's name
 _RATE = re.compile(r"(images|samples|sequences|tokens|steps)(?:/|_per_|_)s(?:ec(?:ond)?)?$|throughput$")
 # what W&B adds to a column

@@ -41,12 +41,7 @@ def _is_its_mean(launch: Launch, total: float) -> None:
 
 
 HOROVOD = Grammar(
-    name="horovod",
-    unit="images",
-    data="mg/sec",
-    lacks=_LACKS,
-    value=_of_ranks,
-    checks=(_is_its_mean,),
+    name="horovod", unit="images", data="mg/sec", lacks=_LACKS, value=_of_ranks, checks=(_is_its_mean,),
     lines=(
         form("Total img/sec", r"Total img/sec on <world_size> (?P<device_kind>\w+)\(s\): *<total> *\+- *\d"),
         form("Img/sec per", r"Img/sec per \w+: *<device_rate> *\+- *\d"),
@@ -55,7 +50,7 @@ HOROVOD = Grammar(
         form("Batch size: ", r"(?:^|[\s:])Batch size: *<batch_size>\s*$", begins=True),
         form("Number of ", r"(?:^|[\s:])Number of \w+: *<world_size>\s*$", begins=True),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- tf_cnn_benchmarks
@@ -96,13 +91,8 @@ def _agrees_with_steps(launch: Launch, total: float) -> None:
 _JITTER = r"(?:^|\s)<step>\s+images/sec: *<rate> \+/- *\S+ \(jitter = [^)]*\)(?:\s+(?P<loss>[^\s,;]+))?"
 _MODE = r"(?:^|\s)Mode: +(?!(?i:BenchmarkMode\.)?(?i:train))(\S.*?)\s*$"
 TF_CNN = Grammar(
-    name="tf_cnn_benchmarks",
-    unit="images",
-    data="images/sec",
-    value=_total,
-    sizes=_sizes,
-    checks=(_agrees_with_steps,),
-    worker="task",
+    name="tf_cnn_benchmarks", unit="images", data="images/sec", value=_total, sizes=_sizes,
+    checks=(_agrees_with_steps,), worker="task",
     lines=(
         form("jitter", _JITTER),
         form("total images", r"total images/sec: *<total>\s*$"),
@@ -116,4 +106,4 @@ TF_CNN = Grammar(
         form("Variables: ", r"(?:^|\s)Variables: +(?P<variables>\S.*?)\s*$"),
         form("Sync: ", r"(?:^|\s)Sync: +(?P<asynchronous>False)\s*$"),
     ),
-)
+)  # fmt: skip

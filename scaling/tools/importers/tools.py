@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -79,13 +79,11 @@ def recognise(path: Path, wanted: str | None = None, given: Given = NOTHING) -> 
             wanted = generic.NAME
         elif wanted is None:
             tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, *_SURE[name]))
-    tool = wanted or _one_of({name for name in tools if _has_also(path, TOOLS[name])}, path)
-    return Log(path, tool, digest.hexdigest())
-
-
-def _has_also(path: Path, tool: Grammar | Tool) -> bool:
-    also = tool.also if isinstance(tool, Grammar) else ""
-    return not also or any(re.search(also, block) for block in blocks(path))
+    for name in [*tools]:
+        also = getattr(TOOLS[name], "also", "")
+        if also and not any(re.search(also, block) for block in blocks(path)):
+            tools.remove(name)
+    return Log(path, wanted or _one_of(tools, path), digest.hexdigest())
 
 
 def _why_not(path: Path) -> str:
@@ -173,8 +171,8 @@ def of_one_work(rows: Sequence[ImportedRow], same_work: bool, base: int) -> tupl
         if len(said) > 1:
             (one, log), (other, of_other) = list(said.items())[:2]
             raise UsageError(f"--same-work: the {name} of {log} is {one}, of {of_other} it is {other}")
-    return tuple(replace(row, **_shared(row, known), same_work=same_work, base=base) for row in rows)
-
-
-def _shared(row: ImportedRow, known: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    return {name: next(iter(said)) for name, said in known.items() if said and getattr(row, name) in ("", UNKNOWN)}
+    shared = {name: next(iter(said)) for name, said in known.items() if said}
+    lacking = ({name: one for name, one in shared.items() if getattr(row, name) in ("", UNKNOWN)} for row in rows)
+    return tuple(
+        replace(row, **own, same_work=same_work, base=base) for row, own in zip(rows, lacking, strict=True)
+    )

@@ -50,8 +50,7 @@ def _of_means(launch: Launch) -> Value:
 
 IMAGENET = Grammar(
     name="pytorch_imagenet",
-    unit=lambda launch: "samples" if launch.rates.get("rate") else unit_of_steps(launch),
-    value=_of_means,
+    unit=lambda launch: "samples" if launch.rates.get("rate") else unit_of_steps(launch), value=_of_means,
     lines=(
         form(
             "Epoch: [",
@@ -67,7 +66,7 @@ IMAGENET = Grammar(
         form("Epoch: [", r"Epoch: \[\d+\]\[ *<origin>/\d+\]\s+Time +(\d+\.\d+) \( *\2\)"),
         form("model '", r"=> (?:creating|using pre-trained) model '(?P<model>[\w.-]+)'", begins=True),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- torchvision's references
@@ -87,10 +86,8 @@ def _windows(launch: Launch) -> Value:
 
 METRIC_LOGGER = Grammar(
     name="metric_logger",
-    unit=unit_of_steps,
     data="Epoch: [",
-    no_data="Total time",
-    value=_windows,
+    no_data="Total time", value=_windows,
     lines=(
         form(
             " eta: ",
@@ -100,16 +97,14 @@ METRIC_LOGGER = Grammar(
         form("world_size=", r"\bworld_size=<world_size>[,)]"),
         form("distributed init", r"distributed init \(rank <_rank>\)", begins=True),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- OpenMMLab
 # mmdetection, mmsegmentation and mmpretrain with MMCV or MMEngine: the mean of a window.
 
 MMENGINE = Grammar(
-    name="mmengine",
-    unit=unit_of_steps,
-    no_data="(val)",
+    name="mmengine", no_data="(val)",
     value=lambda launch: of_steps(
         launch,
         1 / launch.steady("seconds", "window", by_epoch=True),
@@ -126,7 +121,7 @@ MMENGINE = Grammar(
         form("samples_per_gpu", r"^(?:data = dict\(|    )samples_per_gpu=<batch_size>,"),
         form("Environment info", r"- Environment info:", begins=True),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- Detectron2
@@ -139,9 +134,7 @@ def _last(launch: Launch) -> Value:
 
 
 DETECTRON2 = Grammar(
-    name="detectron2",
-    unit=unit_of_steps,
-    value=_last,
+    name="detectron2", value=_last,
     lines=(
         form(
             "d2.utils.events",
@@ -151,7 +144,7 @@ DETECTRON2 = Grammar(
         form("IMS_PER_BATCH", r"^\s*IMS_PER_BATCH: <global_batch>\s*$"),
         form("Auto-scaling the config", r"Auto-scaling the config to batch_size=<global_batch>,"),
     ),
-)
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- Ultralytics
@@ -170,17 +163,12 @@ def _yolo(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 
 
 ULTRALYTICS = Grammar(
-    name="ultralytics",
-    said=(("it/s", "s/it"), _YOLO.pattern),
-    words=("it/s", "s/it"),
-    unit=unit_of_steps,
-    value=of_bars,
-    sizes=lambda launch: [len(text.split(",")) for text in launch.texts("listed")],
-    objects=_yolo,
+    name="ultralytics", said=(("it/s", "s/it"), _YOLO.pattern), words=("it/s", "s/it"), value=of_bars,
+    sizes=lambda launch: [len(text.split(",")) for text in launch.texts("listed")], objects=_yolo,
     lines=(
         form("model=", r"\bmodel=(?P<model>[\w./-]+), ", begins=True),
         form("device=", r"\bdevice=(?P<listed>\d+(?:,\d+)*), "),
         # batch_size of the Namespace of YOLOv7 is of a device
         form("batch", r"(?:\bbatch|train: weights=.*\bbatch_size)=<global_batch>, "),
     ),
-)
+)  # fmt: skip

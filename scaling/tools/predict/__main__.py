@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import exp, inf
-from typing import NamedTuple
+from math import exp
 
 import msgspec
 from msgspec.structs import replace
@@ -16,10 +15,10 @@ from scaling.records.run import Header, PointRecord
 from scaling.records.store import load
 from scaling.text import as_json, printable, rounded
 from scaling.tools.predict import evidence, flags
-from scaling.tools.predict.evidence import NORMAL_95, Case, Measured
+from scaling.tools.predict.evidence import Case, Measured
 from scaling.tools.predict.flags import NAME, Asked
 from scaling.tools.predict.model import Fit, fit, predict
-from scaling.tools.predict.setting import RDMA, At, Known, network, read
+from scaling.tools.predict.setting import NORMAL_95, RDMA, At, Known, network, read
 
 # ---------------------------------------------------------------- what is asked
 
@@ -28,17 +27,11 @@ DOUBLINGS = 5
 FARTHEST, FARTHEST_COLD = 64, 1024
 # larger ones are typing errors
 MOST = {
-    "rate": inf, "parameters": 1e13, "flops_per_sample": 1e21, "batch_size": 10_000_000, "devices_per_node": 256,
+    "rate": 1e15, "parameters": 1e13, "flops_per_sample": 1e21, "batch_size": 10_000_000, "devices_per_node": 256,
     "sequence_length": 10_000_000,
 }  # fmt: skip
-
-
-class Outlook(NamedTuple):
-    """A case, its fit, which has the asked setting, and the rate of one device there."""
-
-    case: Case
-    fit: Fit
-    rate: float
+# a run has its own
+OF_A_NODE = ("device", "bus", "precision", "sequence_length", "flops_per_sample")
 
 
 def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
@@ -49,61 +42,56 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
         needed = "--cold --rate R --model NAME --batch-size B --network KIND:GBIT"
         raise UsageError(f"RUN: give a run's folder, or {needed}")
     is_import = run is not None and run[0].is_import
-    own = () if asked.cold or is_import else ("device", "bus", "precision", "sequence_length", "flops_per_sample")
-    if given := next((name for name in own if getattr(asked, name)), ""):
-        raise UsageError(f"--{given.replace('_', '-')}: only with --cold or an import, because a run has its own")
-    for name, most in MOST.items():
-        value = getattr(asked, name)
-        if (value is not None and not 0 < value <= most) or value == inf:
-            below = "" if most == inf else f", at most {most:,g}"
-            raise UsageError(f"--{name.replace('_', '-')} {value:g}: must be above 0{below}")
+    for flag in () if asked.cold or is_import else OF_A_NODE:
+        if getattr(asked, flag):
+            raise UsageError(
+                f"--{flag.replace('_', '-')}: only with --cold or an import, because a run has its own"
+            )
+    for flag, most in MOST.items():
+        value = getattr(asked, flag)
+        if value is not None and not 0 < value <= most:
+            raise UsageError(f"--{flag.replace('_', '-')} {value:g}: must be above 0, at most {most:,g}")
     if run is None:
         return evidence.cold(asked)
-    found = evidence.imported(asked, run[0]) if is_import else evidence.case(*run, asked)
-    found = found._replace(devices_per_node=asked.devices_per_node or found.devices_per_node)
-    if not is_import and asked.model not in ("", found.model):  # its samples may have another length
-        found = found._replace(unit="samples", units_per_sample=1)
-    emulated = f", EMULATED {found.device}" if found.setting.emulated else ""
-    work = f"{asked.model or found.model}, batch {asked.batch_size or found.batch_size} per device{emulated}"
-    return found._replace(title=f"{found.strategy} over {asked.network or found.interconnect}, {work}")
+    case = evidence.imported(asked, run[0]) if is_import else evidence.case(*run, asked)
+    if not is_import and asked.model not in ("", case.model):  # its samples may have another length
+        case = case._replace(unit="samples", units_per_sample=1)
+    return what_if(asked, case._replace(notes=(*case.notes, *doubts(case), *supposed(asked, case))))
 
 
-def look(asked: Asked, case: Case) -> Outlook:
-    """Fit the case and transfer the fit to the asked setting. Raises UsageError."""
-    setting, rate = case.setting, case.rate
+def what_if(asked: Asked, case: Case) -> Case:
+    """Return the case with the asked setting and the rate of one device there. Raises UsageError."""
+    setting, rate = case.setting, (asked.rate or 0.0) / case.units_per_sample
     model, batch = asked.model or case.model, asked.batch_size or case.batch_size
-    if not case.cold and ((model, batch) != (case.model, case.batch_size) or asked.rate is not None):
-        rate = _rate(asked, case, model, batch)
+    if (model, batch) == (case.model, case.batch_size) and asked.rate is None:
+        rate = case.rate
+    else:
+        rate = rate or next((rate for name, size, rate in case.rates if (name, size) == (model, batch)), 0.0)
+        if not rate:
+            command = re.sub(r"--model \S+", lambda _: f"--model {model}", case.command)
+            raise UsageError(
+                f"--{'model ' + model if asked.model else f'batch-size {batch}'}: no rate of one device is known; "
+                f"measure mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s "
+                "as --rate"
+            )
         step_s = evidence.checked_step(batch, rate) / case.known.anchor.accumulation
         setting = replace(setting, step_s=step_s)
-        if model != case.model:
-            known = evidence.known_by_name(asked)
-            size = 4.0 * known.parameters
-            setting = replace(setting, gradient_bytes=size, tail=known.tail, tensors=known.tensors)
-    if asked.network and not case.cold:
+    if model != case.model:
+        known = evidence.known_by_name(asked)
+        size = 4.0 * known.parameters
+        setting = replace(setting, gradient_bytes=size, tail=known.tail, tensors=known.tensors)
+    if asked.network:
         wires = network(asked.network, emulated=setting.emulated, verbs=setting.carrier == "nccl")
         setting = replace(setting, **wires._asdict())
-    return Outlook(case, fit(case.setting, case.known, read(), setting), rate)
-
-
-def _rate(asked: Asked, case: Case, model: str, batch: int) -> float:
-    if asked.rate:
-        return asked.rate / case.units_per_sample
-    found = next((rate for name, size, rate in case.rates if (name, size) == (model, batch)), None)
-    if found is not None:
-        return found
-    command = re.sub(r"--model \S+", lambda _: f"--model {model}", case.command)
-    raise UsageError(
-        f"--{'model ' + model if asked.model else f'batch-size {batch}'}: no rate of one device is known; measure "
-        f"mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s as --rate"
-    )
+    return case._replace(asked=setting, rate=rate)
 
 
 def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
     """Return the asked world sizes, ascending. Raises UsageError if one is too far from the measured ones."""
     apart = asked.network or case.setting.link not in ("none", "unknown")
-    most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
-    first = case.devices_per_node if case.cold else 2 * case.largest
+    first, most = 2 * case.largest, FARTHEST * case.largest
+    if not case.measured:
+        first, most = case.devices_per_node, FARTHEST_COLD
     sizes = _doublings(first, max(most if apart else case.devices_per_node, first))[:DOUBLINGS]
     if words := asked.world_sizes:
         spanned = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", words)
@@ -115,7 +103,7 @@ def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
     if sizes[-1] > most:
         larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} --batch-size {case.batch_size}"
         why = f"{FARTHEST} times the largest measured; measure a larger one: {larger}"
-        raise UsageError(f"{whose}: more than {most}, {'the largest published' if case.cold else why}")
+        raise UsageError(f"{whose}: more than {most}, {why if case.measured else 'the largest published'}")
     if sizes[-1] > case.devices_per_node and not apart:
         why, mend = "the rate of the network between nodes is unknown", ""
         if case.setting.link == "none":
@@ -130,8 +118,6 @@ def _doublings(first: int, last: int) -> tuple[int, ...]:
 
 
 def supposed(asked: Asked, case: Case) -> tuple[str, ...]:
-    if case.cold:
-        return ()
     apart = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
     spread = next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in apart), "")
     by_tcp = case.setting.carrier == "cpu" and asked.network.partition(":")[0].lower() in RDMA
@@ -158,42 +144,31 @@ LOWEST = 0.05
 FAR_OFF = 0.05
 # a prediction of which measurements explain less than this share of the variance rests on the priors
 LEAST_WEIGHT = 0.1
-# fields of a forecast, and their names in a sentence
-CAUSES = {
-    "contention": "contention",
-    "straggling": "stragglers",
-    "exposed": "the exchange",
-    "unexplained": "unexplained",
-}
+CAUSES = ("contention", "stragglers", "the exchange", "unexplained")
 
 
 class Forecast(Measured, frozen=True, kw_only=True):
-    """A predicted world size: the ends are of the 80 % interval, causes are fractions of the step.
+    """A predicted world size: the ends are of the 80 % interval, losses are fractions of the step, by cause.
 
     `unclaimed`: why it is not claimed. `by_priors`: the measurements say nothing of it.
     """
 
     low: float
     high: float
-    contention: float
-    straggling: float
-    exposed: float
-    unexplained: float
+    losses: dict[str, float]
     unclaimed: str = ""
     by_priors: bool = False
 
     @property
     def cause(self) -> str:
         """The largest part, "" if all are below 0.005."""
-        largest = max(CAUSES, key=lambda name: float(getattr(self, name)))
-        return CAUSES[largest] if getattr(self, largest) > 0.005 else ""
+        largest = max(self.losses, key=self.losses.__getitem__)
+        return largest if self.losses[largest] > 0.005 else ""
 
 
 def doubts(case: Case) -> tuple[str, ...]:
     """Say which measured points no published cluster is like, and which say little."""
     seen, said = case.known.observed, []
-    if not seen:
-        return ()
     usual = predict(fit(case.setting, Known(case.known.anchor), read()), [one.at for one in seen])
     for one, low, high in zip(seen, usual.low, usual.high, strict=True):
         off = exp(NORMAL_95 * one.noise)
@@ -208,46 +183,43 @@ def doubts(case: Case) -> tuple[str, ...]:
     return tuple(said)
 
 
-def forecasts(look: Outlook, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
-    return tuple(_forecast(look, look.case.layout(size)) for size in world_sizes)
+def forecasts(case: Case, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
+    found = fit(case.setting, case.known, read(), case.asked)
+    return tuple(_forecast(case, found, case.layout(size)) for size in world_sizes)
 
 
-def _forecast(look: Outlook, at: At) -> Forecast:
-    found, unclaimed = predict(look.fit, [at]), look.case.unclaimed
+def _forecast(case: Case, fit: Fit, at: At) -> Forecast:
+    found, unclaimed = predict(fit, [at]), case.unclaimed
     middle, low, high = (float(one[0]) for one in found[:3])
     alone_s, *lost_s = (float(seconds[0]) for seconds in found.parts[:4])
-    contention, straggling, exposed = (seconds / (alone_s + sum(lost_s)) for seconds in lost_s)
+    lost = [seconds / (alone_s + sum(lost_s)) for seconds in lost_s]
+    losses = dict(zip(CAUSES, (*lost, 1 - middle - lost[0] - lost[1] - lost[2]), strict=True))
     if not unclaimed and (high - low) / 2 > WIDEST:
         unclaimed = f"the interval is wider than ± {100 * WIDEST:.0f} points"
     elif not unclaimed and middle < LOWEST:
         check = "check --rate, which is in tokens/s with --sequence-length alone"
         unclaimed = f"an efficiency below {100 * LOWEST:.0f} %, which no published cluster has; {check}"
     return Forecast(
-        at=at, samples_per_s=at.world_size * look.rate * middle, efficiency=middle, low=low, high=high,
-        contention=contention, straggling=straggling, exposed=exposed,
-        unexplained=1 - middle - contention - straggling - exposed, unclaimed=unclaimed,
-        by_priors=bool(look.case.known.observed) and float(found.weight[0]) < LEAST_WEIGHT,
+        at=at, samples_per_s=at.world_size * case.rate * middle, efficiency=middle, low=low, high=high,
+        losses=losses, unclaimed=unclaimed,
+        by_priors=bool(case.known.observed) and float(found.weight[0]) < LEAST_WEIGHT,
     )  # fmt: skip
 
 
 # ---------------------------------------------------------------- output
 
-CHECKED = (
-    "interval: PREDICTED 80 %, of one run on a healthy cluster, tested on published ones: "
-    "scaling/tools/predict/README.md"
-)
+CHECKED = "80 %, of one run on a healthy cluster, tested on published ones: scaling/tools/predict/README.md"
 
 
-def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str]) -> str:
-    lines = [f"PREDICTED, not measured: {case.title}"]
-    lines += [f"note: {text}" for text in (*case.notes, *extra)]
+def prediction_table(case: Case, rows: Sequence[Forecast]) -> str:
+    lines = [f"PREDICTED, not measured: {case.title}", *(f"note: {text}" for text in case.notes)]
     lines += _aligned(case, rows)
     lines += sorted({f"not claimed: {row.unclaimed}" for row in rows if row.unclaimed})
     if by_priors := ", ".join(f"{row.at.world_size:,}" for row in rows if row.by_priors):
         lines.append(f"N={by_priors}: published clusters alone say this; the measured points weigh too little")
     lines.append("losses are per cent of a step; PREDICTED rows are never ranked against measured ones")
     over_rounds = any(one.low is not None for one in case.measured)
-    lines.append(CHECKED + "; measured 95 %, over rounds" * over_rounds)
+    lines.append(f"interval: PREDICTED {CHECKED}" + "; measured 95 %, over rounds" * over_rounds)
     return "\n".join(map(printable, lines)) + "\n"
 
 
@@ -263,19 +235,18 @@ def _aligned(case: Case, rows: Sequence[Forecast]) -> list[str]:
             if one.unclaimed:
                 said = ["not claimed"] * 2
             else:
-                losses = (getattr(one, name) for name in CAUSES)
-                parts = [*(f"{round(100 * part, 1) + 0.0:.1f}" for part in losses), one.cause]
+                parts = [*(f"{round(100 * lost, 1) + 0.0:.1f}" for lost in one.losses.values()), one.cause]
         cells.append([f"{one.at.world_size:,}", f"{one.at.nodes:,}", kind, *said, between, *parts])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     sides = [">", ">", "<", *">" * 7, "<"]
     return ["  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() for line in cells]
 
 
-def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str]) -> str:
+def prediction_json(case: Case, rows: Sequence[Forecast]) -> str:
     """Render the prediction as JSON; fractions are of 1."""
     return as_json(rounded({
         "kind": "PREDICTED", "interval_percent": 80, "measured_interval_percent": 95, "title": case.title,
-        "notes": [*case.notes, *extra], "unit": case.unit, "units_per_sample": case.units_per_sample,
+        "notes": case.notes, "unit": case.unit, "units_per_sample": case.units_per_sample,
         "measured": msgspec.to_builtins(case.measured),
         "predicted": [msgspec.to_builtins(row) | {"kind": "PREDICTED", "cause": row.cause} for row in rows],
     }))  # fmt: skip
@@ -284,9 +255,8 @@ def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str]) 
 def _act(argv: Sequence[str]) -> None:
     if asked := flags.parse(argv):
         case = case_of(asked, None if asked.run is None else load(asked.run))
-        found, sizes = look(asked, case), world_sizes(asked, case)
         write = prediction_json if asked.format == "json" else prediction_table
-        deliver(write(case, forecasts(found, sizes), (*doubts(case), *supposed(asked, case))), asked.output)
+        deliver(write(case, forecasts(case, world_sizes(asked, case))), asked.output)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,29 +1,21 @@
-"""Builds a case from a run's records, from logs of other tools, or from the data sheet of a cluster.
-
-Of a run, contention and straggling come from the controls, exchange times from `comm`, and noise from intervals
-over rounds.
-"""
+"""Builds a case from a run's records, from logs of other tools, or from the data sheet of a cluster."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from math import hypot, log, sqrt
-from statistics import fmean, stdev
+from collections.abc import Mapping, Sequence
+from math import log
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.analysis.measured.controls import Controls
-from scaling.analysis.measured.rounds import rounds
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.analyse import analyse, kept
+from scaling.analysis.table.analyse import analyse
 from scaling.analysis.table.catalogue import unclaimed, unranked_marks
 from scaling.analysis.table.cell_rows import find_peak
-from scaling.analysis.table.comparisons import exchanges
-from scaling.analysis.table.imported import Imported, cells, curves
+from scaling.analysis.table.imported import cells, curves
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Exchange
@@ -31,9 +23,8 @@ from scaling.records.point import Point, Record
 from scaling.records.run import Header, PointRecord
 from scaling.tools.predict import setting as settings
 from scaling.tools.predict.flags import Asked, Precision
-from scaling.tools.predict.setting import At, Bus, Known, KnownModel, Observed, Setting, Wires
+from scaling.tools.predict.setting import NORMAL_95, At, Bus, Known, KnownModel, Observed, Setting, Wires
 
-NORMAL_95 = 1.96
 # NVLinks between each pair of GPUs that indicate a switch: through it every pair has all links of a GPU
 SWITCHED_LINKS = 6
 # options that compress gradients; 2 bits count as half
@@ -44,8 +35,6 @@ HALF_GATHERS = 2 / 3
 MARKS = ("FAILED", *unranked_marks(), "ASYNC", "UNSETTLED", "THROTTLED")
 # noise of a single round, and limits of the noise from any number of rounds: with the largest nothing is known
 ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 1.0
-# controls differ from the model's parts by more than rounds show
-COMM_NOISE, SHARE_NOISE = 0.05, 0.02
 # outside these a step is a typing error
 SHORTEST_S, LONGEST_S = 1e-5, 24 * 3600.0
 # share of its dense peak that a device reaches in training, and the standard deviation of its logarithm
@@ -68,8 +57,8 @@ class Measured(Record, frozen=True, kw_only=True):
 class Case(NamedTuple):
     """What is known before a prediction.
 
-    * rate, rates: samples/s of one device alone; also by model and batch size
-    * largest: largest measured world size
+    * asked: another setting than the measured one
+    * rate, rates: samples/s of one device alone, in the asked setting; also by model and batch size
     * unclaimed: why no prediction of the case is claimed
     """
 
@@ -80,23 +69,30 @@ class Case(NamedTuple):
     unit: str
     devices_per_node: int
     title: str = ""
+    asked: Setting | None = None
     measured: tuple[Measured, ...] = ()
-    largest: int = 1
     rates: tuple[tuple[str, int, float], ...] = ()
     model: str = ""
     strategy: str = ""
-    interconnect: str = ""
-    cold: bool = False
-    device: str = ""
     units_per_sample: int = 1
     notes: tuple[str, ...] = ()
-    command: str = "python -m scaling.run"
+    command: str = ""
     unclaimed: str = ""
+
+    @property
+    def largest(self) -> int:
+        """The largest world size that is evidence."""
+        return max((one.at.world_size for one in self.known.observed), default=1)
 
     def layout(self, world_size: int) -> At:
         """Place devices, filling one node after the other."""
         nodes, each = -(-world_size // self.devices_per_node), min(world_size, self.devices_per_node)
         return At(world_size=world_size, nodes=nodes, each=each, accumulation=self.known.anchor.accumulation)
+
+
+def _title(asked: Asked, strategy: str, network: str, model: str, batch: int) -> str:
+    work = f"{asked.model or model}, batch {asked.batch_size or batch} per device"
+    return f"{strategy} over {asked.network or network}, {work}"
 
 
 # ---------------------------------------------------------------- a run
@@ -107,16 +103,21 @@ def case(header: Header, records: Sequence[PointRecord], asked: Asked) -> Case:
     analysis = analyse(records)
     rows = _chosen(analysis.rows, asked)
     row, work = rows[0], rows[0].workload
-    several = [one for one in rows if 1 < one.world_size <= (asked.up_to or one.world_size)]
-    sound = [one for one in several if not _unsound(one)]
-    notes = [f"N={one.world_size} is left out: {why}" for one in several if (why := _unsound(one))]
-    own = (row.hardware, row.framework)
-    rates = [
-        (one.workload, one.samples_per_s) for one in analysis.baselines
-        if one.samples_per_s and (one.hardware, one.strategy.partition(":")[0]) == own
-    ]  # fmt: skip
-    alone = next((rate for one, rate in rates if one == work.reference(1)), None)
-    if alone is None or not sound:
+    alike = [one for one in analysis.baselines
+             if (one.hardware, one.strategy.partition(":")[0]) == (row.hardware, row.framework)]  # fmt: skip
+    rates = [(one.workload, one.samples_per_s.mean) for one in alike if one.samples_per_s]
+    alone = next((rate for one, rate in rates if one == work.reference(1)), 0.0)
+    anchor = At(world_size=1, nodes=1, accumulation=int(row.options.get("accumulate", "1")))
+    measured, known, notes = [Measured(at=anchor, samples_per_s=alone, efficiency=1.0)], [], []
+    for one in rows if row.world_size > 1 else rows[1:]:
+        at, how, why = replace(anchor, world_size=one.world_size, nodes=one.nodes), one.efficiency, _unsound(one)
+        if how:
+            rate = one.samples_per_s.mean if one.samples_per_s else 0.0
+            measured.append(Measured(at=at, samples_per_s=rate, efficiency=how.mean, low=how.low, high=how.high))
+        if one.world_size <= (asked.up_to or one.world_size):
+            notes += [f"N={one.world_size} is left out: {why}"] if why else []
+            known += [Observed(at=at, value=how.mean, noise=noise(how))] if how and not why else []
+    if not alone or not known:
         again = f"mpirun -np 2 {_command(row)} --batch-size {work.batch_size} --world-sizes 1,2"
         why = f" ({'; '.join(notes)})" if notes else ""
         whose = "RUN" if asked.up_to is None else f"--up-to {asked.up_to}"
@@ -124,27 +125,15 @@ def case(header: Header, records: Sequence[PointRecord], asked: Asked) -> Case:
     if not row.servers and frameworks.is_outside(row.strategy):
         ring = "which is not part of scaling, all-reduces its gradients over a ring"
         notes.insert(0, f"assumed: {row.strategy}, {ring}")
-    gpus = sorted({gpu.name for host in header.hosts for gpu in host.gpus}) if header.device == "cuda" else []
-    device = (gpus or [host.cpu_model for host in header.hosts] or [""])[0]
-    observed = ((one, one.efficiency) for one in sound)
-    done = ((one, one.efficiency, one.samples_per_s) for one in rows if one.world_size > 1)
+    title = _title(asked, row.strategy, row.interconnect, work.model, work.batch_size)
     return Case(
-        setting=_setting(header, records, row, alone.mean, device),
-        known=Known(
-            At(world_size=1, nodes=1, accumulation=_accumulation(row)),
-            tuple(Observed(at=_at(one), value=how.mean, noise=noise(how)) for one, how in observed if how),
-            (*_exchanges(records, row, asked.up_to, alone), *(one for sure in sound for one in _shares(sure))),
-        ),
-        rate=alone.mean, batch_size=work.batch_size, unit=work.unit, units_per_sample=work.units_per_sample,
-        devices_per_node=max(Counter(header.host_of_rank).values(), default=1),
-        measured=(
-            Measured(at=At(world_size=1, nodes=1), samples_per_s=alone.mean, efficiency=1.0),
-            *(Measured(at=_at(one), samples_per_s=rate.mean if rate else 0.0, efficiency=how.mean, low=how.low,
-                       high=how.high) for one, how, rate in done if how),
-        ),
-        largest=sound[-1].world_size, rates=tuple((one.model, one.batch_size, rate.mean) for one, rate in rates),
-        model=work.model, strategy=row.strategy, interconnect=row.interconnect, notes=tuple(notes),
-        device=row.hardware.profile or device, command=_command(row),
+        title=title + (f", EMULATED {row.hardware.profile}" if row.hardware.profile else ""),
+        setting=_setting(header, records, row, work.batch_size / alone / anchor.accumulation, anchor.accumulation),
+        known=Known(anchor, tuple(known)), measured=tuple(measured), rate=alone,
+        rates=tuple((one.model, one.batch_size, rate) for one, rate in rates),
+        devices_per_node=asked.devices_per_node or max(Counter(header.host_of_rank).values(), default=1),
+        batch_size=work.batch_size, unit=work.unit, units_per_sample=work.units_per_sample, model=work.model,
+        strategy=row.strategy, notes=tuple(notes), command=_command(row),
     )  # fmt: skip
 
 
@@ -189,54 +178,46 @@ def _command(row: Row) -> str:
     return f"python -m scaling.run {words}"
 
 
-def _accumulation(row: Row) -> int:
-    return int(row.options.get("accumulate", "1"))
-
-
-def _at(row: Row) -> At:
-    return At(world_size=row.world_size, nodes=row.nodes, accumulation=_accumulation(row))
-
-
-def _setting(header: Header, records: Sequence[PointRecord], row: Row, rate: float, device: str) -> Setting:
+def _setting(header: Header, records: Sequence[PointRecord], row: Row, step_s: float, micro_steps: int) -> Setting:
     known = settings.known_model(row.workload.model) or KnownModel(name=row.workload.model, parameters=0)
-    option, way = row.options.get, exchange_way(row)
-    sharded, hsdp = way["method"] == "sharded", option("hsdp", "0")
-    if hsdp != "0" or (sharded and _accumulation(row) > 1):
-        given = f"hsdp={hsdp}" if hsdp != "0" else f"accumulate={_accumulation(row)}"
+    option, exchange = row.options.get, exchange_of(row)
+    sharded, hsdp = exchange.method == "sharded", option("hsdp", "0")
+    if hsdp != "0" or (sharded and micro_steps > 1):
+        given = f"hsdp={hsdp}" if hsdp != "0" else f"accumulate={micro_steps}"
         raise UsageError(
             f"RUN: {row.strategy} with --option {given}: the model does not cover it; measure without it, or "
             "measure larger world sizes with it"
         )
     if sharded and option("reshard", "true").lower() in FALSE:  # kept parameters move the bytes of a ring
-        way["method"], sharded = "ring", False
+        exchange, sharded = replace(exchange, method="ring"), False
     size = _gradient_bytes(records, row, known)
     half = any(option(name, "none") != "none" for name in COMPRESSIONS)
     thirds = HALF_GATHERS if sharded and option("param_dtype", "fp32") != "fp32" else 1.0
-    by_nccl = row.strategy.endswith("nccl") or _declared(row.strategy).by_nccl
-    bus, verbs = _bus(header, row), row.hardware.device == "cuda" and by_nccl
+    gpus = sorted({gpu.name for host in header.hosts for gpu in host.gpus})
+    bus, cuda = _bus(header, row), row.hardware.device == "cuda"
+    verbs = cuda and (row.strategy.endswith("nccl") or exchange.by_nccl)
     return Setting(
         gradient_bytes=size * (0.5 if half else thirds),
         gathered_bytes=0.0 if option("shard_optimizer", "false").lower() in FALSE else size,
-        tail=known.tail, tensors=known.tensors, step_s=row.workload.batch_size / rate / _accumulation(row),
-        bus=bus, bus_bytes_per_s=settings.bytes_per_s(bus, device) or 0.0, carrier="nccl" if verbs else "cpu",
-        emulated=bool(row.hardware.profile), **_wires(header, row, verbs=verbs)._asdict(), **way,
+        tail=known.tail, tensors=known.tensors, step_s=step_s, bus=bus,
+        bus_bytes_per_s=(settings.bytes_per_s(bus, gpus[0]) or 0.0) if cuda and gpus else 0.0,
+        carrier="nccl" if verbs else "cpu", emulated=bool(row.hardware.profile),
+        **_wires(header, row, verbs=verbs)._asdict(), **_way(exchange),
     )  # fmt: skip
 
 
-def exchange_way(row: Row | Point) -> dict[str, Any]:
-    """The method, overlap and messages of an exchange, as fields of a Setting."""
+def exchange_of(row: Row | Point) -> Exchange:
     if row.servers:
-        method = "servers_beside" if row.server_hosts == "shared" else "servers_apart"
-        return {"method": method, "overlap": "other", "messages": "tensors"}
-    return _way(_declared(row.strategy))
-
-
-def _way(declared: Exchange) -> dict[str, Any]:
-    return {name: getattr(declared, name) for name in ("method", "overlap", "messages")}
+        return Exchange(method="servers_beside" if row.server_hosts == "shared" else "servers_apart")
+    return _declared(row.strategy)
 
 
 def _declared(strategy: str) -> Exchange:
     return frameworks.named(strategy).exchange(strategy.partition(":")[2])
+
+
+def _way(exchange: Exchange) -> dict[str, Any]:
+    return {name: getattr(exchange, name) for name in ("method", "overlap", "messages")}
 
 
 def _gradient_bytes(records: Sequence[PointRecord], row: Row, known: KnownModel) -> float:
@@ -282,33 +263,6 @@ def noise(one: Estimate) -> float:
     return min(max(LEAST_NOISE, wide), MOST_NOISE)
 
 
-def _exchanges(records: Sequence[PointRecord], row: Row, up_to: int | None, alone: Estimate) -> Iterator[Observed]:
-    """`comm` of each world size over rounds, as uncertain as the step that it is compared with."""
-    latest = kept(records)
-    step_noise = min((alone.half_width or 0.0) / alone.mean / NORMAL_95, MOST_NOISE)
-    controls, own = Controls(latest), (row.strategy, row.interconnect, row.workload, row.hardware, row.options)
-    for cell in exchanges(latest):
-        point = cell.point
-        same = own == (point.strategy, point.interconnect, point.workload, point.hardware, point.options)
-        told = [one.comm_s for one in rounds(cell, controls) if one.comm_s] if same else []
-        if told and 1 < point.world_size <= (up_to or point.world_size):
-            spread = stdev(map(log, told)) / sqrt(len(told)) if len(told) > 1 else 0.0
-            unsure = hypot(max(COMM_NOISE, spread), step_noise)
-            at = At(world_size=point.world_size, nodes=cell.nodes)
-            yield Observed(at=at, value=fmean(told), noise=unsure, of="exchange")
-
-
-def _shares(row: Row) -> Iterator[Observed]:
-    if row.breakdown is None or row.efficiency is None:
-        return
-    for part in ("contention", "straggling"):
-        value: float | None = getattr(row.breakdown, part)
-        if value is not None:
-            half = row.breakdown_intervals[part].half_width if part in row.breakdown_intervals else None
-            unsure = max(SHARE_NOISE, (half or ONE_ROUND) / NORMAL_95) / row.efficiency.mean
-            yield Observed(at=_at(row), value=value / row.efficiency.mean, noise=unsure, of=part)
-
-
 # ---------------------------------------------------------------- a data sheet, and logs of other tools
 
 
@@ -327,12 +281,12 @@ def cold(asked: Asked) -> Case:
     if not asked.rate:
         guess = f"{case.notes[0]}, {UTILISATION:.0%} of the peak of {asked.device}"
         case = case._replace(setting=replace(case.setting, step_spread=UTILISATION_SPREAD), notes=(guess,))
-    unit = "tokens" if asked.sequence_length else "samples"
     work = f"{case.model}, batch {batch}{f' x {length} tokens' if length > 1 else ''} per device"
-    title = f"{work}, {rate:g} {unit}/s on one, {case.devices_per_node} a node, {asked.network}"
-    why = f"no published node of {asked.device} tests such a prediction: measure one node"
-    unclaimed = why if asked.device and not settings.is_covered(asked.device) else ""
-    return case._replace(title=title, unit=unit, cold=True, unclaimed=unclaimed)
+    title = f"{work}, {rate:g} {case.unit}/s on one, {case.devices_per_node} a node, {asked.network}"
+    if asked.device and not settings.is_covered(asked.device):
+        why = f"no published node of {asked.device} tests such a prediction: measure one node"
+        case = case._replace(unclaimed=why)
+    return case._replace(title=title)
 
 
 def _guessed_rate(asked: Asked) -> float:
@@ -362,51 +316,50 @@ def imported(asked: Asked, header: Header) -> Case:
         raise UsageError("RUN: its logs have no efficiency of several devices; import the log of the fewest, too")
     rows = max(found, key=len)
     base = next(one for one in rows if one.world_size == rows[0].base_world_size)
-    known = known_by_name(asked if asked.model or asked.parameters else replace(asked, model=base.model))
-    case = _data_sheet(asked, known, base.batch_size, _rate(base, asked) / base.world_size)
-    seen = [(case.layout(one.world_size), one.efficiency or 1.0, one) for one in rows]
-    observed = (
-        Observed(at=at, value=value, noise=noise(one.rate) if one.rate and len(one.logs) > 1 else ONE_ROUND)
-        for at, value, one in seen if one is not base
-    )  # fmt: skip
-    measured = (Measured(at=at, samples_per_s=_rate(one, asked), efficiency=value) for at, value, one in seen)
+    model = known_by_name(asked if asked.model or asked.parameters else replace(asked, model=base.model))
+    rates = [one.rate.mean / (asked.sequence_length or 1) if one.rate else 0.0 for one in rows]
+    case = _data_sheet(asked, model, base.batch_size, rates[rows.index(base)] / base.world_size)
+    known, measured = [], []
+    for one, rate in zip(rows, rates, strict=True):
+        at, value = case.layout(one.world_size), one.efficiency or 1.0
+        measured.append(Measured(at=at, samples_per_s=rate, efficiency=value))
+        if one is not base:
+            unsure = noise(one.rate) if one.rate and len(one.logs) > 1 else ONE_ROUND
+            known.append(Observed(at=at, value=value, noise=unsure))
     return case._replace(
-        known=Known(case.layout(base.world_size), tuple(observed)), measured=tuple(measured), unit=base.unit,
-        largest=rows[-1].world_size, strategy=base.tool, interconnect=asked.network or "one node",
+        known=Known(case.layout(base.world_size), tuple(known)), measured=tuple(measured), unit=base.unit,
+        title=_title(asked, base.tool, "one node", case.model, base.batch_size), strategy=base.tool,
         notes=(case.notes[0].replace("nothing was measured", "IMPORTED, not measured by scaling"),),
     )  # fmt: skip
 
 
-def _rate(one: Imported, asked: Asked) -> float:
-    return one.rate.mean / (asked.sequence_length or 1) if one.rate else 0.0
-
-
-def _data_sheet(asked: Asked, known: KnownModel, batch: int, rate: float) -> Case:
+def _data_sheet(asked: Asked, model: KnownModel, batch: int, rate: float) -> Case:
     """Build the case that flags describe, with a note of what is assumed."""
     name = asked.strategy or frameworks.default("cuda")
-    traits, declared = frameworks.load(name).traits(name), _declared(name)
+    traits, exchange = frameworks.load(name).traits(name), _declared(name)
     if traits.servers:
         raise UsageError(
             f"--strategy {name}: the number of its parameter servers is unknown; measure a run on two nodes"
         )
-    by_nccl = traits.nccl or declared.by_nccl
+    by_nccl = traits.nccl or exchange.by_nccl
     bus, bus_rate = settings.named_bus(asked.bus, asked.device)
     precision: Precision = asked.precision or "fp32"
     wires = settings.network(asked.network, verbs=by_nccl) if asked.network else Wires("none", 0.0)
-    setting = Setting(
-        gradient_bytes=4.0 * known.parameters * WIRES[precision], tail=known.tail, tensors=known.tensors,
-        step_s=batch / rate, bus=bus, bus_bytes_per_s=bus_rate or 0.0, carrier="nccl" if by_nccl else "cpu",
-        **wires._asdict(), **_way(declared),
-    )  # fmt: skip
-    shown = f"{SHOWN.get(bus)} of {(bus_rate or settings.USUAL_BYTES_PER_S[bus]) / 1e9:g} GB/s"
-    any_bus = "any bus between the devices of a node (--bus narrows the interval)"
-    assumed = [f"the exchange of {name}", precision, shown if bus in SHOWN else any_bus]
+    shown = "any bus between the devices of a node (--bus narrows the interval)"
+    if bus in SHOWN:
+        shown = f"{SHOWN[bus]} of {(bus_rate or settings.USUAL_BYTES_PER_S[bus]) / 1e9:g} GB/s"
+    assumed = [f"the exchange of {name}", precision, shown]
     if asked.device and bus_rate is None:
         assumed.append(f"{asked.device}, which is not in the catalogue, has the usual bus")
     return Case(
-        setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
-        devices_per_node=asked.devices_per_node or 1, units_per_sample=asked.sequence_length or 1,
-        rates=((known.name, batch, rate),), model=known.name, device=asked.device,
+        setting=Setting(
+            gradient_bytes=4.0 * model.parameters * WIRES[precision], tail=model.tail, tensors=model.tensors,
+            step_s=batch / rate, bus=bus, bus_bytes_per_s=bus_rate or 0.0, carrier="nccl" if by_nccl else "cpu",
+            **wires._asdict(), **_way(exchange),
+        ),
+        known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, model=model.name,
+        unit="tokens" if asked.sequence_length else "samples", units_per_sample=asked.sequence_length or 1,
+        devices_per_node=asked.devices_per_node or 1,
         notes=(f"nothing was measured; assumed: {', '.join(assumed)}",),
     )  # fmt: skip
 

@@ -9,14 +9,14 @@ weighed by its interval.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.tools.predict.setting import USUAL_BYTES_PER_S, At, Known, Observed, Priors, Setting, Walk
+from scaling.tools.predict.setting import NORMAL_95, USUAL_BYTES_PER_S, At, Known, Priors, Setting, Walk
 
 # ---------------------------------------------------------------- constants
 
@@ -240,19 +240,18 @@ def fit(setting: Setting, known: Known, priors: Priors, asked: Setting | None = 
     places = {one: index for index, one in enumerate(both)}
     z = np.zeros(len(places) + (setting.step_spread > 0))
     found = Fit(setting, asked, known, priors, places, z, np.eye(len(z)), z)
-    target, noise = _told((*known.observed, *known.controls), known, priors.walk)
+    target, noise = np.log([one.value for one in known.observed]), _noise(known, priors.walk)
     first = 0.0
     for step in range(STEPS):
-        now, _, slopes = equations(found, seen, setting, known.controls)
+        now, _, slopes = equations(found, seen, setting)
         off = np.linalg.solve(noise + slopes.T @ slopes, target - now + slopes.T @ found.z)
         first = first if step else float((target - now) @ off)
         z = np.clip((slopes @ off + found.z * (step > 1)) / (1 + (step > 1)), -MOST, MOST)
         found = found._replace(z=z)
-    now, _, slopes = equations(found, seen, setting, known.controls)
+    now, _, slopes = equations(found, seen, setting)
     spread = np.linalg.inv(np.eye(len(z)) + slopes @ np.linalg.solve(noise, slopes.T))
-    missed = (np.exp(-target) - np.exp(-now))[: len(seen)]
     scale = max(1.0, sqrt((FREEDOM + first) / (FREEDOM + len(target))))
-    return found._replace(spread=spread, missed=missed, scale=scale)
+    return found._replace(spread=spread, missed=np.exp(-target) - np.exp(-now), scale=scale)
 
 
 def predict(found: Fit, targets: Sequence[At]) -> Predicted:
@@ -261,21 +260,51 @@ def predict(found: Fit, targets: Sequence[At]) -> Predicted:
     logs, parts, slopes = equations(found, targets)
     cross = covariance(walk, known.anchor, targets, seen)
     carried = np.array([_carried(found, at) for at in targets])
-    gain = carried[:, None] * np.linalg.solve(_told(known.observed, known, walk)[1], cross.T).T
+    gain = carried[:, None] * np.linalg.solve(_noise(known, walk), cross.T).T
     prior = np.diag(covariance(walk, known.anchor, targets, targets))
     # a constant moves the target, and what is missed of the points that it moves, too
-    moves = slopes - equations(found, seen, here)[2] @ gain.T
+    there_logs, _, there_slopes = equations(found, seen, here)
+    moves = slopes - there_slopes @ gain.T
     left = prior - carried * np.sum(gain * cross, axis=1) + np.sum(moves * (found.spread @ moves), axis=0)
     highest = HIGHEST * max([1.0, *(one.value for one in known.observed)])
-    efficiency = np.minimum(1 / np.maximum(np.exp(-logs) + gain @ found.missed, 1 / highest), highest)
+    middle = np.minimum(1 / np.maximum(np.exp(-logs) + gain @ found.missed, 1 / highest), highest)
     # another batch or model is less certain, by how far its step and its gradients moved
     far = abs(log(there.step_s / here.step_s)) + abs(log(there.gradient_bytes / here.gradient_bytes))
     widened = found.scale * (1 + MOST_WIDENED * min(1.0, far / FAR))
     deviation = widened * np.sqrt(np.maximum(left, LEAST_DEVIATION**2))
     below, above = np.array([found.priors.quantiles[class_of(found, at)] for at in targets]).T
-    low, high = efficiency * np.exp(-below * deviation), efficiency * np.exp(above * deviation)
     weight = 1 - left / np.maximum(prior + np.sum(slopes**2, axis=0), 1e-12)
-    return Predicted(efficiency, low, np.minimum(high, highest), deviation, parts, weight)
+    efficiency, high = (np.minimum(middle, most) for most in _bounds(found, targets, there_logs))
+    high = np.minimum(middle * np.exp(above * deviation), np.maximum(efficiency * np.exp(above * deviation), high))
+    return Predicted(
+        efficiency, efficiency * np.exp(-below * deviation), np.minimum(high, highest), deviation, parts,
+        np.where(efficiency < middle, 1.0, weight),
+    )  # fmt: skip
+
+
+def _bounds(found: Fit, targets: Sequence[At], logs: Floats) -> list[Floats]:
+    """Return the lowest efficiency, and the lowest end of a 95 % interval, of measured points with no more
+    devices, nodes and devices of a node. A larger point that was measured higher lifts a smaller one. A better
+    setting gains the time that the equations say; `logs` are of the measured setting. Another model has no
+    bounds."""
+    here, there, observed = found.setting, found.asked, found.known.observed
+    sizes, seen = _shapes(targets)[:3], _shapes([one.at for one in observed])[:3]
+    no_larger = np.all(seen[:, None, :] <= sizes[:, :, None], axis=0)
+    later = np.all(seen[:, :, None] <= seen[:, None, :], axis=0)
+    gained: Floats | float = 0.0
+    if (
+        there.line_bytes_per_s > here.line_bytes_per_s or there.step_s > here.step_s
+        or there.gradient_bytes < here.gradient_bytes or (here.link in TCP and there.link not in TCP)
+    ):  # fmt: skip
+        gained = np.maximum(np.exp(-logs) - np.exp(-equations(found, [one.at for one in observed])[0]), 0.0)
+    gained += inf if here.tensors != there.tensors else 0.0
+    bounds = []
+    for deviations in (0.0, NORMAL_95):
+        values = np.array([one.value * exp(deviations * one.noise) for one in observed])
+        lifted = np.max(values * later, axis=1, initial=1e-3)
+        reached = 1 / np.maximum(1 / lifted - gained, 1e-3)
+        bounds.append(np.min(np.where(no_larger, reached, inf), axis=1, initial=inf))
+    return bounds
 
 
 def class_of(found: Fit, at: At) -> str:
@@ -309,44 +338,29 @@ def _carried(found: Fit, at: At) -> float:
     return (ANOTHER_MODEL if found.asked.tensors != found.setting.tensors else 1.0) * max(share, 0.0)
 
 
-def equations(
-    found: Fit, at: Sequence[At], setting: Setting | None = None, controls: Sequence[Observed] = ()
-) -> tuple[Floats, Parts, Floats]:
-    """Return ln(rate of a device here / at the anchor), then what controls measure, on the scale of `_told`; the
-    parts of the step; and derivatives of the first by z. `setting`: the asked one by default."""
-    count, setting = len(found.z), setting or found.asked
+def equations(found: Fit, at: Sequence[At], setting: Setting | None = None) -> tuple[Floats, Parts, Floats]:
+    """Return ln(rate of a device here / at the anchor), the parts of the step, and derivatives of the first by z.
+    `setting`: the asked one by default."""
+    count, setting, anchor = len(found.z), setting or found.asked, found.known.anchor
     z = np.vstack([found.z, found.z + STEP * np.eye(count), found.z - STEP * np.eye(count)])
-    logs, parts = _logs(found, setting, z, at)
-    columns = [logs]
-    for one in controls:
-        there = _logs(found, setting, z, [one.at])[1]
-        share = (there.contention_s if one.of == "contention" else there.straggling_s) / there.alone_s
-        columns.append(np.log(np.maximum(there.exchange_s, 1e-9)) if one.of == "exchange" else share)
-    every = np.hstack([np.broadcast_to(column, (len(z), column.shape[1])) for column in columns])
-    slopes = (every[1 : count + 1] - every[count + 1 :]) / (2 * STEP)
-    return every[0], Parts(*(np.broadcast_to(part, logs.shape)[0] for part in parts)), slopes
-
-
-def _logs(found: Fit, setting: Setting, z: Floats, points: Sequence[At]) -> tuple[Floats, Parts]:
-    names, anchor = keys(setting), found.known.anchor
+    names = keys(setting)
     known = values(names, found.priors, z[:, [found.places[one] for one in names.items()]])
-    step_s = setting.step_s * np.exp(setting.step_spread * z[:, -1])
-    alone_s = step_s
+    alone_s = step_s = setting.step_s * np.exp(setting.step_spread * z[:, -1])
     if anchor.world_size > 1:  # solve for the micro step of one device that reproduces the step at the anchor
         alone_s = step_s * 0.9
         for _ in range(8):
             there_s = parts(setting, known, [anchor], alone_s).step_s[:, 0] / anchor.accumulation
             alone_s = np.maximum(alone_s * np.clip(step_s / there_s, 0.5, 2.0), 0.02 * step_s)
-    made = parts(setting, known, points, alone_s)
-    return np.log(step_s[:, None] * _shapes(points)[3] / made.step_s), made
+    made = parts(setting, known, at, alone_s)
+    logs = np.log(step_s[:, None] * _shapes(at)[3] / made.step_s)
+    slopes = (logs[1 : count + 1] - logs[count + 1 :]) / (2 * STEP)
+    return logs[0], Parts(*(np.broadcast_to(part, logs.shape)[0] for part in made)), slopes
 
 
-def _told(seen: Sequence[Observed], known: Known, walk: Walk) -> tuple[Floats, Floats]:
-    """Measurements as `equations` has them, and their covariance, the model's error included."""
-    target = np.array([log(one.value) if one.of in ("efficiency", "exchange") else one.value for one in seen])
-    noise, points = np.diag(np.array([one.noise for one in seen]) ** 2), [one.at for one in known.observed]
-    noise[: len(points), : len(points)] += covariance(walk, known.anchor, points, points)
-    return target, noise
+def _noise(known: Known, walk: Walk) -> Floats:
+    """Return the covariance of measured logarithms, the model's error included."""
+    points = [one.at for one in known.observed]
+    return np.diag([one.noise**2 for one in known.observed]) + covariance(walk, known.anchor, points, points)
 
 
 def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]) -> Floats:

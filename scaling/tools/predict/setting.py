@@ -74,17 +74,16 @@ class At(Record, frozen=True, kw_only=True):
         return self.each or self.world_size / self.nodes
 
 
-class Observed(Record, frozen=True, kw_only=True):
-    """A measured efficiency relative to the anchor, or a control: seconds of the exchange alone (`comm`), or
-    contention or straggling as a fraction of the time of one device alone.
+# standard deviations from the middle of a 95 % interval to its ends
+NORMAL_95 = 1.96
 
-    `noise`: standard deviation, of the logarithm for efficiencies and seconds.
-    """
+
+class Observed(Record, frozen=True, kw_only=True):
+    """A measured efficiency relative to the anchor. `noise`: standard deviation of its logarithm."""
 
     at: At
     value: float
     noise: float = 0.005
-    of: Literal["efficiency", "exchange", "contention", "straggling"] = "efficiency"
 
 
 class Known(NamedTuple):
@@ -92,7 +91,6 @@ class Known(NamedTuple):
 
     anchor: At
     observed: tuple[Observed, ...] = ()
-    controls: tuple[Observed, ...] = ()
 
 
 # ---------------------------------------------------------------- priors

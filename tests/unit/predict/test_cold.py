@@ -33,12 +33,12 @@ def setting(**changes: Any) -> Setting:
 
 def row(size: int, **changes: Any) -> Forecast:
     asked = Asked(**{**NODE, **changes})
-    return forecasts(command.look(asked, command.case_of(asked, None)), (size,))[0]
+    return forecasts(command.case_of(asked, None), (size,))[0]
 
 
 def test_a_short_step_is_not_said_to_lose_a_sixth_to_contention() -> None:
     """17 % with an exponent of 0.75."""
-    assert 0.01 < row(8).contention < 0.12
+    assert 0.01 < row(8).losses["contention"] < 0.12
 
 
 def test_an_exponent_may_be_0() -> None:
