@@ -144,7 +144,7 @@ EACH = {
     ".venv": "torch,horovod", ".venv-tensorflow": "tensorflow-cuda,horovod", ".venv-mxnet": "mxnet-cuda,horovod",
     ".venv-jax": "jax-cuda",
 }  # fmt: skip
-OLD = (
+FOR_VOLTA = (
     "CUDA 12: a GPU of compute capability 7.0, for which CUDA 13 has nothing; --cuda 12, 13 or none says otherwise"
 )
 
@@ -152,7 +152,7 @@ OLD = (
 @pytest.mark.parametrize(
     ("gpus", "words", "index", "installs", "said"),
     [
-        ((V100, V100), "torch", "cu126", {".venv": "torch"}, OLD),
+        ((V100, V100), "torch", "cu126", {".venv": "torch"}, FOR_VOLTA),
         ((A100,), "--cuda none", "cpu", {".venv": ALL}, "CPUs: --cuda none"),
         ((), "--cuda=12 torch tensorflow-cuda", "cu126", TWO, "CUDA 12: --cuda 12"),
         ((), "--cuda=13 torch tensorflow-cuda", "", TWO, "CUDA 13: --cuda 13"),
