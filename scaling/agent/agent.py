@@ -307,8 +307,8 @@ class Agent:
             child = self._spawn(task, child_environ(self._environ, task, asked))
         except (OSError, ValueError, ScalingError) as error:  # ValueError: a null byte in a variable
             trace = error.trace if isinstance(error, StrategyError) else ""
-            message = f"cannot start: {error}{_limit_hint(error)}"
-            reason = Failed(cause="error", message=message)
+            hint = proc.limit_hint("", is_fork=True) if isinstance(error, BlockingIOError) else ""
+            reason = Failed(cause="error", message=f"cannot start: {error}{hint}")
             self._report(task, Ended(exit=Exit(is_started=False, reason=reason, log_tail=trace)))
             return
         started = Supervisor(child, asked, self._clock(), self._idle, self._suspicion)
@@ -364,10 +364,6 @@ class Agent:
 
     def _report(self, task: Task, event: Event) -> None:
         self._say(Report(attempt=task.attempt, rank=task.rank, role=task.role, event=event))
-
-
-def _limit_hint(error: Exception) -> str:
-    return proc.limit_hint("", is_fork=True) if isinstance(error, BlockingIOError) else ""
 
 
 def _answer(order: Ask | Locate) -> Missing | Located:

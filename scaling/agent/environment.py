@@ -42,7 +42,8 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     threads = str(task.threads)
     return {
         **_heap(task),
-        **_kernel_cache(task),
+        # The maximum (CUDA programming guide): kernels that do not fit are compiled at each start.
+        **({"CUDA_CACHE_MAXSIZE": str(4 << 30)} if task.point.hardware.device == "cuda" else {}),
         **variables.for_children(outside_of_mpi(base)),
         **_past_proxies(base, task),
         "OMP_NUM_THREADS": threads,
@@ -74,11 +75,6 @@ def _past_proxies(base: Mapping[str, str], task: Task) -> dict[str, str]:
         name: ",".join(dict.fromkeys((*filter(None, base.get(name, common).split(",")), *own)))
         for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY")
     }
-
-
-def _kernel_cache(task: Task) -> dict[str, str]:
-    """The maximum is 4 GiB (CUDA programming guide); kernels that do not fit are compiled at each start."""
-    return {"CUDA_CACHE_MAXSIZE": str(4 << 30)} if task.point.hardware.device == "cuda" else {}
 
 
 def granted(base: Mapping[str, str], asked: Mapping[str, str], word: str) -> dict[str, str]:

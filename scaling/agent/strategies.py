@@ -47,7 +47,7 @@ def lacking_here(names: Iterable[str]) -> Installed:
     names = tuple(names)
     has_gpus = bool(gpus.gather_gpus().gpus)
     return Installed(
-        missing=_told((name, _first_device(name)) for name in names),
+        missing=_told((name, next(iter(_devices(name)), "cpu")) for name in names),
         missing_on_cuda=_told((name, "cuda") for name in names if has_gpus and "cuda" in _devices(name)),
         name_addresses={name: address for name in names if (address := _name_address(name)) is not None},
     )
@@ -63,10 +63,6 @@ def _name_address(name: str) -> str | None:
 def _told(asked: Iterable[tuple[str, Device]]) -> dict[str, str]:
     reasons = {name: _missing(name, device) for name, device in asked}
     return {name: reason for name, reason in reasons.items() if reason}
-
-
-def _first_device(name: str) -> Device:
-    return next(iter(_devices(name)), "cpu")
 
 
 def _devices(name: str) -> tuple[Device, ...]:

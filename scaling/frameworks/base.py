@@ -249,10 +249,6 @@ class Exchange(Record, frozen=True, kw_only=True):
     by_nccl: bool = False
 
 
-def _nothing(_environ: Mapping[str, str]) -> str:
-    return ""
-
-
 class Framework(Record, frozen=True, kw_only=True):
     """Everything that the package must know of a framework before it loads a strategy. Its folder declares it.
 
@@ -317,7 +313,7 @@ class Framework(Record, frozen=True, kw_only=True):
     kernels_up_to: tuple[int, int] | None = None
     translation_s: float = 0.0
     compiler: str = ""
-    compiler_lacks: Callable[[Mapping[str, str]], str] = _nothing
+    compiler_lacks: Callable[[Mapping[str, str]], str] = lambda _: ""
     distributions: dict[str, tuple[str, ...]] = {}
     essential: tuple[str, ...] = ()
     built_for_cuda: Callable[[], str | None] = lambda: None

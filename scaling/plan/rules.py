@@ -146,7 +146,9 @@ def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why
             needs = " or ".join(strategy.devices(name))
             mode = frameworks.named(name).defaults.get(device)
             hint = f"; take {frameworks.named(name).name}:{mode}" if mode else ""
-            hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else hint
+            if device == "emulated":
+                able = (one for one in frameworks.NAMES if device in frameworks.load(one).devices(one))
+                hint = f"; of emulated devices: {', '.join(able)}"
             raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
         for enrol in enrolled:
             if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
@@ -156,10 +158,6 @@ def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why
         hint = "; or use --device cpu" if device == "cuda" and cpus else ""
         raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()) + hint)
     return reasons
-
-
-def _emulating() -> list[str]:
-    return [name for name in frameworks.NAMES if "emulated" in frameworks.load(name).devices(name)]
 
 
 def world_sizes(draft: Draft, launch: Launch) -> Draft:

@@ -57,7 +57,7 @@ def last_line(
         return f"scaling: nothing measured{judged}" if best is None else _accuracy(best)
     rate = None if row.samples_per_s is None else row.samples_per_s.times(row.workload.units_per_sample)
     speedup, efficiency = (None if row.learnt_less else one for one in (row.speedup, row.efficiency))
-    each = ((rate, _digits(rate.mean) if rate else 1), (speedup, 2), (efficiency, 3))
+    each = ((rate, max(1, decimals(rate.mean)) if rate else 1), (speedup, 2), (efficiency, 3))
     means, halves = zip(*(_words(estimate, digits) for estimate, digits in each), strict=True)
     flags = ",".join(row.flags) or NONE
     passes = "" if row.workload.trains else f" pass {row.workload.pass_}"
@@ -81,7 +81,3 @@ def _accuracy(one: Training) -> str:
         f"lr {one.regime.rate:.4g} top-1 {100 * accuracy.last_top1(one):.1f} % epochs {len(one.top1)} "
         f"seconds {one.train_s or 0:.1f} flags {','.join(one.flags) or NONE}"
     )
-
-
-def _digits(rate: float) -> int:
-    return max(1, decimals(rate))

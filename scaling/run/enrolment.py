@@ -285,8 +285,10 @@ def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> N
         )
     before, now = joined_variables(header.hosts), joined_variables(by_name(enrolled).values())
     if before != now and all(host.variables is not None for host in header.hosts):
+        names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+        said = (f"{name} was {before.get(name, 'unset')}, is {now.get(name, 'unset')}" for name in names)
         raise UsageError(
-            f"--resume {run}: environment variables have changed: {_changes(before, now)}; restore them, or "
+            f"--resume {run}: environment variables have changed: {'; '.join(said)}; restore them, or "
             "start a new run with --like"
         )
     if enrolled[0].code != header.code:
@@ -294,11 +296,6 @@ def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> N
             f"--resume {run}: was measured by other code ({header.version}, {header.code}) than this "
             f"({__version__}, {enrolled[0].code}); start a new run with --like"
         )
-
-
-def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return "; ".join(f"{name} was {before.get(name, 'unset')}, is {now.get(name, 'unset')}" for name in names)
 
 
 # ---------------------------------------------------------------- header of a run

@@ -32,7 +32,6 @@ from scaling.text import counted
 from scaling.tools.lab import slowdown
 from scaling.transport.base import Mailbox
 from scaling.transport.mpi import beyond_the_launcher, launcher_output
-from scaling.transport.terminal import ViewKind
 
 # ---------------------------------------------------------------- pages
 # In a process of its own, so that drawing costs the run neither its exit code nor its memory.
@@ -94,7 +93,11 @@ def measure(
     _prepare()
     hidden = disguise(header, records) if made.config.anonymous else None
     ending = Ending(asked, mailbox.look, hidden)
-    screen = _view(asked.view, hidden)
+    screen: View
+    if hidden and asked.view != "none":
+        screen = _HiddenView(sys.stdout, hidden)
+    else:
+        screen = live.make(asked.view, sys.stdout)
     sweep = Sweep(made, mailbox, opened, screen, records=records, summaries=summaries, more=more)
     try:
         screen.opened(header, len(made.cells) * made.rounds)
@@ -125,10 +128,6 @@ def _end(opened: store.Store, header: Header, records: Sequence[PointRecord], sc
     output = ending.hidden.stream(output) if ending.hidden else output
     conclude = partial(_conclude, opened, header, records, output, ending)
     return beyond_the_launcher(conclude) if past_mpirun else conclude()
-
-
-def _view(kind: ViewKind, hidden: Disguise | None) -> View:
-    return _HiddenView(sys.stdout, hidden) if hidden and kind != "none" else live.make(kind, sys.stdout)
 
 
 class _HiddenView(PlainView):

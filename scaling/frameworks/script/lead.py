@@ -231,8 +231,8 @@ COPY, COPY_S, LOOK_S = "copy", 60.0, 0.02
 
 
 def _copied(source: Path, own: Path, *, is_first: bool) -> None:
-    """Copy small files of a folder; link large ones, and what stands beside it, so that `../data` is found. Other
-    ranks wait for the first rank's copy."""
+    """Copy small files of a folder, link large ones, and link the entries beside it (`../data`). Other ranks wait
+    for the first rank's copy."""
     folder = own / COPY
     if is_first:
         shutil.rmtree(own, ignore_errors=True)

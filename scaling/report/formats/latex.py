@@ -13,7 +13,7 @@ from scaling.analysis.table.rows import Column
 from scaling.report import facts, words
 from scaling.report.formats import screen
 from scaling.report.material import Material
-from scaling.report.parts import Document, Line, Section
+from scaling.report.parts import Document, Section
 from scaling.text import one_line
 
 _ESCAPES = {
@@ -82,7 +82,10 @@ def _section(section: Section, doc: Document) -> Iterator[str]:
     headings = [escaped(column.heading) for column in columns]
     if section.is_baselines:
         headings = ["", "", headings[2], ""]
-    below = [f"{_raised([one])} {escaped(doc.footnotes[one - 1])}" for one in _marks(section.lines)]
+    below = [
+        f"{_raised([one])} {escaped(doc.footnotes[one - 1])}"
+        for one in sorted({number for line in section.lines for number in line.marks})
+    ]
     # A curve has too many details; those of a comparison are its smallest detectable differences.
     for detail in () if section.is_curve else section.details:
         below.append(escaped(f"{detail.label}: {', '.join(map(words.value, detail.values))}"))
@@ -91,10 +94,6 @@ def _section(section: Section, doc: Document) -> Iterator[str]:
 
 def _kinds(columns: Sequence[Column]) -> str:
     return "".join("l" if column.is_text else "r" for column in columns)
-
-
-def _marks(lines: Sequence[Line]) -> list[int]:
-    return sorted({number for line in lines for number in line.marks})
 
 
 def _raised(marks: Sequence[int]) -> str:

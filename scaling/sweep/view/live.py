@@ -183,7 +183,8 @@ class Scene(NamedTuple):
 
 def frame(scene: Scene, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return at most `height` lines of at most `width` characters."""
-    head = [_title(scene, width, glyphs), _progress(scene, width, glyphs)]
+    title: Line = [("scaling  ", "bold"), (_clip(scene.title, width - 9, glyphs), "dim")]
+    head = [title, _progress(scene, width, glyphs)]
     notes = _notes(scene.notes, width, glyphs)
     room = height - len(head) - len(notes)
     wanted = min(len(scene.rows) + 2, TABLE_LINES) if scene.rows else 0
@@ -202,11 +203,7 @@ def _bar(done: int, total: int, width: int, style: str, glyphs: Glyphs) -> Line:
     return [(full, style), (glyphs.rest * (width - len(full)), "dim")]
 
 
-# ---------------------------------------------------------------- title, progress, notes
-
-
-def _title(scene: Scene, width: int, glyphs: Glyphs) -> Line:
-    return [("scaling  ", "bold"), (_clip(scene.title, width - 9, glyphs), "dim")]
+# ---------------------------------------------------------------- progress, notes
 
 
 def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:

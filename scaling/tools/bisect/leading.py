@@ -97,8 +97,7 @@ def promise(
     if healthy and ill:
         ill_s = exp(fmean(ill)) * volume(exchange, len(nodes))
         healthy_s = exp(fmean(healthy)) * volume(exchange, len(nodes) - len(slow), len(left))
-        alone_s = (base.step_s, ill_s, healthy_s)
-        exposed_s, weights = _exposed(exchange.point, *alone_s, shown_s, off_s, noise, rng)
+        exposed_s, weights = _exposed(exchange.point, base.step_s, ill_s, healthy_s, shown_s, off_s, noise, rng)
     else:
         exposed_s = np.maximum(shown_s + off_s * rng.standard_normal(DRAWS), 0.0)
         weights = np.full(DRAWS, 1 / DRAWS)

@@ -249,7 +249,8 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
     chosen = {word: _on(hosts, entry) for word, entry in entries.items()}
     for word, nics in chosen.items():
         if word in words and not nics:
-            raise UsageError(f"--interconnect {word}: no host is on it; {near(word, _names(hosts, known))}")
+            names = {*known, *(nic.name for host in hosts.values() for nic in _usable(host))}
+            raise UsageError(f"--interconnect {word}: no host is on it; {near(word, names)}")
     absent: dict[str, dict[str, str]] = {}
     for word, name in ((word, name) for word, nics in chosen.items() for name in hosts if name not in nics):
         absent.setdefault(word, {})[name] = _why_not(hosts[name], entries[word])
@@ -260,10 +261,6 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
         named=bool(asked or known),
         asked=bool(asked),
     )
-
-
-def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[str]:
-    return [*known, *dict.fromkeys(nic.name for host in hosts.values() for nic in _usable(host))]
 
 
 # ---------------------------------------------------------------- networks without --interconnect and fabric file
