@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +154,7 @@ args = TrainingArguments(
 Trainer(model=model, args=args, train_dataset=Texts()).train()
 """
 )
-LIGHTNING = (
-    WITHOUT_BROKEN_TORCHVISION
-    + """
+LIGHTNING = """
 import sys
 
 import lightning
@@ -180,7 +181,6 @@ quiet = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": 
 trainer = lightning.Trainer(max_epochs=1000, accelerator="cpu", devices=int(sys.argv[1]), **quiet)
 trainer.fit(Net(), DataLoader(data, batch_size=16))
 """
-)
 HOROVOD = """
 import horovod.torch as hvd
 import torch
@@ -273,3 +273,13 @@ def exchange(found: Run) -> PointRecord:
 def need(*modules: str) -> None:
     for module in modules:
         pytest.importorskip(module, exc_type=ImportError)
+
+
+def torchvision_fails() -> str:
+    """Why the installed torchvision cannot be imported; "" if it can, or if there is none."""
+    if find_spec("torchvision") is None:
+        return ""
+    done = subprocess.run(
+        [sys.executable, "-c", "import torchvision"], capture_output=True, text=True, timeout=120
+    )
+    return done.stderr.strip().rpartition("\n")[2]
