@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from scaling.analysis.table.analyse import rows
 from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed, Finished
@@ -270,16 +268,10 @@ def exchange(found: Run) -> PointRecord:
     return record
 
 
-def need(*modules: str) -> None:
-    for module in modules:
-        pytest.importorskip(module, exc_type=ImportError)
-
-
 def torchvision_fails() -> str:
     """Why the installed torchvision cannot be imported; "" if it can, or if there is none."""
     if find_spec("torchvision") is None:
         return ""
-    done = subprocess.run(
-        [sys.executable, "-c", "import torchvision"], capture_output=True, text=True, timeout=120
-    )
-    return done.stderr.strip().rpartition("\n")[2]
+    words = [sys.executable, "-c", "import torchvision"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=120)
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
