@@ -93,7 +93,10 @@ BY_CAUSE: Mapping[str, tuple[Change, ...]] = {
         Change("a faster feed: smaller or fewer files, --feed native, more --feed-workers"),
     ),
     "exposed": (_MORE_SERVERS, _DDP, _LARGER_BATCH, _NETWORK, Change(NOTHING)),
-    "small_batch": (Change("more samples per device", "--global-batch-size {whole}"),),
+    "small_batch": (
+        Change("a larger batch: the script divides it among its ranks", suits=_is_script),
+        Change("more samples per device", "--global-batch-size {whole}"),
+    ),
     "unexplained": (Change("no control run explains it; --trace shows where a step's time goes"),),
 }
 

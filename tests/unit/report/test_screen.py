@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
+from scaling.plan import config, validation
 from scaling.records import store
 from scaling.records.events import Failed
 from scaling.records.run import Emulation, Header, PointRecord, PointWarning
@@ -136,6 +137,14 @@ def test_every_cause_has_a_change_for_every_row(cause: str) -> None:
     for run in (default_run(), gpus_run(), two_networks()):
         for row in Material(*run).rows:
             assert advice.of_cause(row, cause)
+
+
+@pytest.mark.parametrize("cause", [cause.key for cause in catalogue.CAUSES if cause.key != "servers"])
+def test_no_flag_to_try_is_refused_for_scripts(cause: str) -> None:
+    row = Material(*default_run()).rows[-1]
+    text = advice.of_cause(replace(row, workload=replace(row.workload, script="train.py")), cause)
+    given = {one.replace("-", "_") for one in re.findall(r"--([a-z-]+)", text)}
+    validation._check_script(config.build({"script": "train.py"}, source="test"), given)
 
 
 def test_every_mark_has_an_entry() -> None:
