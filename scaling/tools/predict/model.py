@@ -14,6 +14,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling.tools.predict.setting import NORMAL_95, USUAL_BYTES_PER_S, At, Known, Priors, Setting, Walk
@@ -33,8 +34,10 @@ def keys(setting: Setting) -> dict[str, str]:
         "bus": f"bus.{setting.bus}", "network": f"network.{_network(setting)}", "fade": f"fade.{wires}",
         "alpha": f"alpha.{wires}", "hide": hidden(setting.overlap, emulated=setting.emulated),
     }  # fmt: skip
-    if link == "tcp" and not _is_cpu_ring(setting):
+    if link in ("tcp", "tcp10") and not setting.emulated and not _is_cpu_ring(setting):
         found["cap_growth"] = "cap_growth"
+        if link == "tcp10":
+            found |= {"share": found["network"], "network": f"network.{_network(replace(setting, link='tcp'))}"}
     if setting.method == "sharded":
         found["tax"] = "tax.sharded"
     if setting.emulated:  # sleeping devices and shaped links, which no published cluster has
@@ -77,6 +80,8 @@ def transformed(name: str, normal: Floats) -> Floats:
         return np.zeros_like(normal)
     if name.startswith("hide."):
         return np.asarray(1 / (1 + np.exp(-normal)))
+    if name.startswith("fade."):  # no node's link carries less than in proportion to 1 / nodes
+        return np.asarray(np.exp(np.minimum(normal, 0.0)))
     return np.maximum(normal, 0.0) if name == "cap_growth" else np.exp(normal)
 
 
@@ -172,15 +177,16 @@ def _exchange(
 def carried_bytes_per_s(setting: Setting, values: Mapping[str, Floats]) -> Floats:
     """Compute what a node's link carries between two nodes, bytes/s by draw.
 
-    A host sends less over TCP than a fast line carries."""
-    slow = setting.link == "tcp10" and _is_cpu_ring(setting) and not setting.emulated
+    A host sends less over TCP than a fast line carries. The curve of fast lines holds for a slow one, too."""
+    line, network = setting.line_bytes_per_s, values["network"]
     if setting.link in ("unknown", "none"):
-        return values["network"]
-    if setting.link not in ("tcp", "ipoib") and not slow:
-        return np.asarray(values["network"] * max(setting.line_bytes_per_s, 1.0))
-    faster = setting.line_bytes_per_s / setting.cards / CAP_LINE_BYTES_PER_S
-    cap = setting.cards * values["network"] * faster ** values.get("cap_growth", np.zeros(1))
-    return np.asarray(np.minimum(TCP_EFFICIENCY * setting.line_bytes_per_s, cap))
+        return network
+    if setting.link not in TCP or setting.emulated:
+        return np.asarray(network * max(line, 1.0))
+    growth = values.get("cap_growth", np.zeros(1))
+    cap = setting.cards * network * (line / setting.cards / CAP_LINE_BYTES_PER_S) ** growth
+    share = np.minimum(values.get("share", TCP_EFFICIENCY), TCP_EFFICIENCY)
+    return np.asarray(np.minimum(share * line, cap))
 
 
 # ---------------------------------------------------------------- fit

@@ -28,7 +28,8 @@ def cases(draw: Any) -> Case:
     each = draw(st.sampled_from((1, 2, 4, 8)))
     method = draw(st.sampled_from(("ring", "sharded", "hierarchical", "servers_apart", "servers_beside")))
     kind = draw(st.sampled_from(("ib", "tcp")))
-    wires = network(f"{kind}:{draw(st.integers(1, 400))}x{draw(st.sampled_from((1, 1, 4)))}")
+    gbit = draw(st.one_of(st.integers(1, 25), st.integers(1, 400)))  # at 10 Gb/s the class of TCP changes
+    wires = network(f"{kind}:{gbit}x{draw(st.sampled_from((1, 1, 4)))}")
     setting = Setting(
         gradient_bytes=draw(st.floats(1e6, 1e10)), step_s=draw(st.floats(0.01, 5.0)), tail=draw(st.floats(0, 0.3)),
         bus=draw(st.sampled_from(("pcie", "nvlink", "nvswitch", "unknown"))), method=method,
@@ -75,6 +76,32 @@ def test_a_worse_setting_is_not_predicted_better(case: Case, change: Any, first:
     sizes = tuple(size for size in (4, 9, 32, 64, 512) if size >= case.largest)
     pairs = zip(predicted(case, better, sizes), predicted(case, worse, sizes), strict=True)
     assert all(lower <= higher + SAID for higher, lower in pairs)
+
+
+@pytest.mark.parametrize("words", ["tcp:12", "tcp:25x4", "ipoib:12"])
+@pytest.mark.parametrize("method", ["ring", "servers_apart"])
+def test_a_line_of_10_gbit_carries_no_more_than_a_faster_one(words: str, method: Any) -> None:
+    """TCP up to 10 Gb/s has a prior of its own, which a bad measurement of a faster line does not move."""
+    setting = Setting(gradient_bytes=1e9, step_s=0.2, bus="nvlink", method=method, **network(words)._asdict())
+    seen = Observed(at=At(world_size=8, nodes=2), value=0.1)
+    case = Case(
+        setting=setting, rate=320.0, batch_size=64, unit="images", devices_per_node=4, known=Known(ONE, (seen,))
+    )
+    (faster,), (slow,) = (predicted(case, one, (16,)) for one in (setting, slower(setting, 10 / 25)))
+    assert slow <= faster
+
+
+@pytest.mark.parametrize("words", ["tcp:1", "ib:100"])
+def test_a_collapse_on_several_nodes_is_predicted_in_numbers(words: str) -> None:
+    """100 % of two nodes and 5 % of four: the rate of a link fell below the smallest number."""
+    setting = Setting(gradient_bytes=1e9, step_s=0.01, bus="nvlink", carrier="cpu", **network(words)._asdict())
+    seen = tuple(
+        Observed(at=At(world_size=size, nodes=size), value=value) for size, value in ((2, 1.0), (4, 0.05))
+    )
+    case = Case(
+        setting=setting, rate=320.0, batch_size=64, unit="images", devices_per_node=1, known=Known(ONE, seen)
+    )
+    assert all(0 < one <= 0.05 for one in predicted(case, setting, (8, 64, 256)))
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
