@@ -169,8 +169,8 @@ def _place(asked: Asked, material: Material) -> Place:
 def _drawn(asked: Asked, material: Material) -> str | bytes:
     """Draw a page or a figure; the libraries are imported here, since they take long."""
     try:
-        from scaling.report.formats import alone
         from scaling.report.formats.html import page
+        from scaling.report.formats.plots import draw
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed: pip install matplotlib jinja2"
         raise UsageError(f"--format {asked.format}: {missing}") from None
@@ -178,7 +178,7 @@ def _drawn(asked: Asked, material: Material) -> str | bytes:
         return page.render(material)
     assert asked.figure is not None
     kind: Any = asked.format
-    return alone.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale, is_column=asked.column)
+    return draw.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale, is_column=asked.column)
 
 
 def _act(argv: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from scaling.analysis.measured.cell import cells
 from scaling.analysis.table import accuracy, catalogue
@@ -13,11 +13,11 @@ from scaling.analysis.table.rows import Column, Comparison, Contender, Row, comp
 from scaling.quiet.notes import Load, joined
 from scaling.records.point import WANTED, Record
 from scaling.records.run import WarningKind
-from scaling.report import advice, imported, labels, quantities, verdict, words
-from scaling.report.curves import MOST_BUSY_PERCENT, error_is_unknown
-from scaling.report.headline import headline
+from scaling.report import advice, imported, labels, quantities, verdict
+from scaling.report.document import MOST_BUSY_PERCENT, error_is_unknown
+from scaling.report.labels import headline
 from scaling.report.material import Material
-from scaling.report.parts import Quantity
+from scaling.report.parts import NONE, Entry, Quantity, labelled
 from scaling.text import counted, decimals, legible, one_line, several
 
 # Smaller losses are not named.
@@ -26,56 +26,31 @@ NAMED = 6
 MOST_LOSSES = 3
 
 
-class Banner(Record, frozen=True, kw_only=True):
-    """A serious mark, and the rows that have it."""
-
-    mark: str
-    says: str
-
-
 class Answer(Record, frozen=True, kw_only=True):
-    """The verdict on the headline row, and on the run. Empty texts are left out.
+    """The verdict on the headline row, and on the run.
 
     `stamps`: the row's serious marks and doubts, which the sentence begins with.
-    `faster`: networks, exchanges and frameworks compared at the largest world size.
-    `judged`: lines about the verdict of scaling certify, with their labels.
-    `lost`, `tries`: the largest losses, and what to try. `trust`: rounds, disturbances and marks of all rows.
+    `lines`: about the verdict of scaling certify; networks, exchanges and frameworks compared at the largest world
+    size (`faster`); the largest losses (`lost`), and what to `try`; rounds, disturbances and marks of all rows
+    (`trust`).
     """
 
     sentence: str
     stamps: tuple[str, ...] = ()
-    judged: tuple[tuple[str, str], ...] = ()
-    faster: tuple[str, ...] = ()
-    lost: str = ""
-    tries: tuple[str, ...] = ()
-    trust: str = ""
-
-    def __post_init__(self) -> None:
-        """Remove signs that are not printable, as a document does."""
-        for name in self.__struct_fields__:
-            force_setattr(self, name, legible(getattr(self, name)))
+    lines: tuple[Entry, ...] = ()
 
     @property
     def verdict(self) -> str:
         """The sentence after its stamps: `NOISY: torch:gloo reaches ...`."""
         return ": ".join(filter(None, (", ".join(self.stamps), self.sentence)))
 
-    @property
-    def lines(self) -> tuple[tuple[str, str], ...]:
-        """The lines below the verdict, with their labels; further lines of a label have none."""
-        found = [*self.judged]
-        for label, texts in (
-            ("faster", self.faster), ("lost", (self.lost,)), ("try", self.tries), ("trust", (self.trust,)),
-        ):  # fmt: skip
-            found += [("" if index else label, text) for index, text in enumerate(texts)]
-        return tuple(one for one in found if one[1])
-
 
 def answer(material: Material) -> Answer:
+    """Return the answer with printable signs only, as a document has."""
     found, of = _answer(material), material.certificate
-    if of is None:
-        return found
-    return replace(found, stamps=(of.result, *found.stamps), judged=tuple(verdict.lines(of)))
+    if of is not None:
+        found = replace(found, stamps=(of.result, *found.stamps), lines=(*verdict.lines(of), *found.lines))
+    return legible(found)
 
 
 def _answer(material: Material) -> Answer:
@@ -89,13 +64,17 @@ def _answer(material: Material) -> Answer:
     rows = sorted(material.rows, key=lambda one: (one is not row, -one.world_size))
     notes = tuple(dict.fromkeys(note for one in rows for note in one.footnotes))
     doubts = (mark for mark in DOUBTS if mark in row.flags and row.failed is None)
+    lost = "; ".join(filter(None, (_lost(row, losses), *advice.places(notes))))
+    tries = advice.tries(row, [cause for cause, _ in losses], load.programs, material.header, notes)
     return Answer(
         sentence=_sentence(row, material),
         stamps=(*serious(row.flags), *doubts),
-        faster=tuple(_faster(material, row.world_size)),
-        lost="; ".join(filter(None, (_lost(row, losses), *advice.places(notes)))),
-        tries=advice.tries(row, [cause for cause, _ in losses], load.programs, material.header, notes),
-        trust="; ".join(_trust(material, load)),
+        lines=(
+            *labelled("faster", _faster(material, row.world_size)),
+            *([("lost", lost)] if lost else ()),
+            *labelled("try", tries),
+            ("trust", "; ".join(_trust(material, load))),
+        ),
     )
 
 
@@ -112,7 +91,7 @@ def _without_rows(material: Material) -> Answer:
         return _trained(material)
     return Answer(
         sentence="No exchange of this run has ended: there is no result.",
-        tries=("the log and the notes say why; then --resume",) if material.records else (),
+        lines=(("try", "the log and the notes say why; then --resume"),) if material.records else (),
     )
 
 
@@ -138,10 +117,9 @@ def _sentence(row: Row, material: Material) -> str:
         why = f"{advice.audited(row)} (AUDIT)"
     if why or speedup is None or efficiency is None:
         return f"{name} trains {rate} on {on}. No efficiency is claimed: {why}."
-    share = words.text((efficiency,))
     if row.world_size == 1:
-        return f"{name} on one device reaches {share} of its plain loop: {rate}."
-    return f"{name} reaches {share} of linear scaling on {on}: {rate}, {words.mean(speedup)}x."
+        return f"{name} on one device reaches {efficiency} of its plain loop: {rate}."
+    return f"{name} reaches {efficiency} of linear scaling on {on}: {rate}, {speedup.mean()}x."
 
 
 def _imported(material: Material) -> Answer:
@@ -167,7 +145,7 @@ def _below(material: Material) -> str:
 
 def _rate(row: Row) -> str:
     rate = quantities.rate(row.samples_per_s, row.workload)
-    return words.mean(quantities.grouped(rate)) if rate else words.NONE
+    return quantities.grouped(rate).mean() if rate else NONE
 
 
 # ---------------------------------------------------------------- lost
@@ -186,7 +164,7 @@ def _losses(row: Row) -> list[tuple[Column, Quantity]]:
 def _lost(row: Row, losses: Sequence[tuple[Column, Quantity]]) -> str:
     """Return `8.0 % ± 4.6 CPU time of the exchange, ...`."""
     if losses:
-        return ", ".join(f"{words.text((size,))} {cause.phrase}" for cause, size in losses[:MOST_LOSSES])
+        return ", ".join(f"{size} {cause.phrase}" for cause, size in losses[:MOST_LOSSES])
     if row.breakdown is None or unclaimed(row):
         return ""
     found = [row.breakdown_intervals.get(cause.key) for cause in catalogue.causes([row])]
@@ -198,11 +176,11 @@ def _lost(row: Row, losses: Sequence[tuple[Column, Quantity]]) -> str:
 
 def largest_loss(row: Row) -> str:
     """Return `exchange's CPU 8.0 %`; "-" if no loss is significant."""
-    return next((f"{cause.title} {words.mean(size)}" for cause, size in _losses(row)), words.NONE)
+    return next((f"{cause.title} {size.mean()}" for cause, size in _losses(row)), NONE)
 
 
 def _percent(value: float) -> str:
-    return words.mean(quantities.fraction(value))
+    return quantities.fraction(value).mean()
 
 
 # ---------------------------------------------------------------- trust
@@ -278,12 +256,8 @@ def _standings(ranked: Sequence[Comparison], name: Callable[[Contender], str]) -
         yield f"not separated from {', '.join(name(one.other) for one in apart)} (detects {detects})"
     for one in ranked:
         if one.advantage is not None and one.distinguishable:  # `4.2 % ± 1.1 faster than eth0`
-            size = quantities.fraction(one.advantage.mean, one.advantage)
-            said = (
-                f"{_percent(-one.advantage.mean)} slower"
-                if one.advantage.mean < 0
-                else f"{words.text((size,))} faster"
-            )
+            slower, faster = _percent(-one.advantage.mean), quantities.percent(one.advantage)
+            said = f"{slower} slower" if one.advantage.mean < 0 else f"{faster} faster"
             yield f"{said} than {name(one.other)}"
     if unproven := [name(one.other) for one in ranked if one.difference is None or one.difference.low is None]:
         yield f"not proven to be faster than {', '.join(unproven)}"
@@ -303,14 +277,11 @@ def _namer(best: Contender, others: Sequence[Contender]) -> Callable[[Contender]
 # ---------------------------------------------------------------- banners
 
 
-def banners(material: Material) -> tuple[Banner, ...]:
-    """Return a banner per serious mark, worst first. EMULATED has a notice in the document."""
-    marks = serious({flag for row in material.rows for flag in row.flags})
-    return tuple(Banner(mark=mark, says=_about(mark, material)) for mark in marks if mark_named(mark).about)
-
-
-def _about(mark: str, material: Material) -> str:
-    found = [row for row in material.rows if mark in row.flags]
-    names = several([f"{one_line(material.label(row))} N={row.world_size}," for row in found], NAMED).rstrip(",")
+def banners(material: Material) -> Iterator[tuple[str, str]]:
+    """Yield each serious mark with the rows that have it, worst first. EMULATED has a notice in the document."""
     rows = counted(len(material.rows), "row")
-    return f"{len(found)} of {rows}: {mark_named(mark).about}: {names}"
+    for mark in serious({flag for row in material.rows for flag in row.flags}):
+        if about := mark_named(mark).about:
+            found = [row for row in material.rows if mark in row.flags]
+            named = [f"{one_line(material.label(row))} N={row.world_size}," for row in found]
+            yield mark, f"{len(found)} of {rows}: {about}: {several(named, NAMED).rstrip(',')}"

@@ -17,10 +17,10 @@ from scaling.records.burn_in import MOST_ROUNDS, asked_s
 from scaling.records.host import Gpu, HostInfo
 from scaling.records.point import WANTED, Point
 from scaling.records.run import IN_LAB, ZEROMQ, Header, PointRecord
-from scaling.report import devices, imported, labels, quantities
+from scaling.report import imported, labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import Entry, Phrase
-from scaling.text import counted, date, day, duration, plural, several
+from scaling.report.parts import Entry
+from scaling.text import counted, date, day, duration, percent, plural, several
 
 # ---------------------------------------------------------------- facts
 
@@ -39,7 +39,7 @@ def facts(
     networks = [network.describe(one, nccl=nccl) for one in header.networks] if len(_names(header)) > 1 else ()
     results = [rank.result for record in records for rank in record.ranks if rank.result]
     clocks = device_use.clocks(records)
-    said: tuple[tuple[str, str | Phrase], ...] = (
+    said = (
         ("model", _each(_model(point) for point in points)),
         ("data", header.config.get("data_dir") or ""),
         ("options", labels.options(context.shared)),
@@ -60,12 +60,11 @@ def facts(
         ("variables", _by_hosts(header.hosts, _variables)),
         ("changed", _each(one for host in header.hosts for one in host.changed_variables)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
-        ("GPU libraries", devices.libraries(records)),
+        ("GPU libraries", libraries(records)),
         ("started" if header.hosts else "read", date(header.created_unix_s)),
     )
-    shown = [one for one in said if one[1] and (header.hosts or one[0] not in _MEASURED)]
-    entries = (Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in shown)
-    return (*imported.facts(header), *entries)
+    shown = (one for one in said if one[1] and (header.hosts or one[0] not in _MEASURED))
+    return (*imported.facts(header), *shown)
 
 
 # ---------------------------------------------------------------- one line
@@ -145,46 +144,42 @@ def _model(point: Point) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _batches(points: Iterable[Point]) -> Phrase:
+def _batches(points: Iterable[Point]) -> str:
     """Return the batches of all points, the smallest first; a weak sweep over batches is one list."""
     ordered = sorted(points, key=lambda point: point.workload.batch_size)
     swept = dict.fromkeys(point.workload.batch_size for point in ordered)
     if len(swept) < 2 or any(point.workload.is_strong for point in ordered):
-        return quantities.distinct(map(_batch, ordered))
-    listed = quantities.listed((quantities.integer(size),) for size in swept)
-    return *listed, " per device, each x N in all (weak scaling)"
+        return _each(map(_batch, ordered))
+    return f"{', '.join(map(str, swept))} per device, each x N in all (weak scaling)"
 
 
-def _batch(point: Point) -> Phrase:
-    whole = quantities.integer(point.reference.batch_size)
-    if point.workload.batch_rule == "strong":
-        return whole, " in all, ", whole, " / N per device (strong scaling)"
-    if point.workload.batch_rule == "node":
-        return whole, " per node, shared by its participating devices (node rule)"
-    size = quantities.integer(point.workload.batch_size)
-    return size, " per device, ", size, " x N in all (weak scaling)"
+def _batch(point: Point) -> str:
+    whole, size = point.reference.batch_size, point.workload.batch_size
+    return {
+        "strong": f"{whole} in all, {whole} / N per device (strong scaling)",
+        "node": f"{whole} per node, shared by its participating devices (node rule)",
+        "weak": f"{size} per device, {size} x N in all (weak scaling)",
+    }[point.workload.batch_rule]
 
 
-def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
+def _devices(header: Header, records: Sequence[PointRecord]) -> str:
     if header.device == "cuda":
         names = Counter(gpu.name for gpu in _gpus(header))
-        numbers = {name: quantities.integer(count) for name, count in names.items()}
-        listed = quantities.distinct(("cuda: ", number, f" x {name}") for name, number in numbers.items())
-        cpu: Phrase = ()
+        listed = "; ".join(f"cuda: {count} x {name}" for name, count in names.items())
         for beside in [record for record in records if record.point.hardware.cores][:1]:
             name = next((host.cpu_model for host in header.hosts if host.hostname in beside.hosts), "a CPU")
-            cpu = (f"; also {name}, all {beside.point.hardware.cores} cores",)
-        return *listed, *cpu
+            listed += f"; also {name}, all {beside.point.hardware.cores} cores"
+        return listed
     if header.device == "emulated":
-        return (f"{header.config.get('device')}: not present; each device sleeps as long as it would compute",)
+        return f"{header.config.get('device')}: not present; each device sleeps as long as it would compute"
     cores = set()
     for record in records:
         # A worker that drives several devices shares its cores among them.
         drives_several = len(record.ranks) < record.point.world_size
         for rank in filter(lambda rank: rank.cpus, record.ranks):
             cores.add(len(rank.cpus) // max(1, record.hosts.count(rank.host) if drives_several else 1))
-    per_rank: Phrase = (", ", *quantities.spread(sorted(cores), "core"), " per rank") if cores else ()
-    return f"cpu: {_each(host.cpu_model for host in header.hosts)}", *per_rank
+    per_rank = f", {quantities.spread(sorted(cores), 'core')} per rank" if cores else ""
+    return f"cpu: {_each(host.cpu_model for host in header.hosts)}{per_rank}"
 
 
 PROGRAM = re.compile(r"scaling[. ][a-z]+")  # after `python -m`
@@ -210,24 +205,23 @@ def command(header: Header, words: str, program: str = "") -> str:
     return f"{mpirun} -np {ranks} python -m {own}"
 
 
-def _hosts(header: Header) -> Phrase:
+def _hosts(header: Header) -> str:
     names, machines = _names(header), {host.boot_id for host in header.hosts}
     virtual = _each(host.virtual for host in header.hosts if host.virtual)
     where = f", virtual: {virtual}" if virtual else ""
     where += ", all on one machine" if len(names) > 1 and len(machines) == 1 and machines != {""} else ""
-    ranks = quantities.count(header.launch_size, "rank")
-    return f"{several(names)} (", quantities.count(len(names), "host"), ", ", ranks, f"{where})"
+    return f"{several(names)} ({counted(len(names), 'host')}, {counted(header.launch_size, 'rank')}{where})"
 
 
-def _measured(records: Sequence[PointRecord]) -> Phrase:
+def _measured(records: Sequence[PointRecord]) -> str:
     exchanges = [record for record in records if record.point.kind == "exchange"]
     if not exchanges:
-        return ()
-    rounds = quantities.count(len({record.point.round for record in exchanges}), "round")
+        return ""
+    rounds = counted(len({record.point.round for record in exchanges}), "round")
     windows = [len(rank.windows) for record in exchanges for rank in record.ranks if rank.windows]
-    per_rank: Phrase = (" of ", *quantities.spread(windows, "window")) if windows else ()
+    per_rank = f" of {quantities.spread(windows, 'window')}" if windows else ""
     turns = any(record.epoch is not None for record in exchanges)
-    return rounds, *per_rank, ", taking turns side by side" if turns else ", points in shuffled order"
+    return f"{rounds}{per_rank}, {'taking turns side by side' if turns else 'points in shuffled order'}"
 
 
 def _burn_in(header: Header) -> str:
@@ -292,20 +286,16 @@ def _by_hosts(hosts: Sequence[HostInfo], texts: Callable[[HostInfo], Iterable[st
     )
 
 
-def _wandering(records: Sequence[PointRecord]) -> Phrase:
-    """Report how much the speed of the worst core varied, for whatever reason; nothing if little."""
+def _wandering(records: Sequence[PointRecord]) -> str:
+    """Report how much the speed of the worst core varied, for whatever reason; "" if little."""
     by_seat: dict[int, list[float]] = {}
     for rank in chain.from_iterable(record.ranks for record in records):
         known_s = [window.canary_s for window in rank.windows if window.canary_s is not None]
         by_seat.setdefault(rank.launch_rank, []).extend(known_s)
     worst = max(map(canary.spread, by_seat.values()), default=0.0)
     if worst < WANDERING:
-        return ()
-    return (
-        "their speed varied by ",
-        quantities.fraction(worst, digits=0),
-        " between windows; more --rounds narrow the intervals",
-    )
+        return ""
+    return f"their speed varied by {percent(worst)} between windows; more --rounds narrow the intervals"
 
 
 def _versions(header: Header) -> Iterator[str]:
@@ -318,3 +308,30 @@ def _versions(header: Header) -> Iterator[str]:
             yield f"driver {host.gpu_driver}"
     if header.mpi:
         yield header.mpi
+
+
+_LIBRARIES = {"cuda": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL"}
+
+
+def libraries(records: Iterable[PointRecord]) -> str:
+    """Return `torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.29.7`; "" without GPUs. The version in NCCL's
+    own log wins: Horovod may link another NCCL than the framework."""
+    found = []
+    for rank in chain.from_iterable(record.ranks for record in records):
+        versions = dict(rank.ready.versions) if rank.ready else {}
+        if rank.nccl and rank.nccl.version and rank.ready:
+            versions["nccl"] = rank.nccl.version
+        framework = next(iter(versions), "")
+        known = {key: versions[key] for key in _LIBRARIES if versions.get(key, "None") != "None"}
+        told = [f"{_LIBRARIES[key]} {cudnn(one) if key == 'cudnn' else one}" for key, one in known.items()]
+        found += [f"{framework} {versions[framework]}: {', '.join(told)}"] if told else []
+    return _each(found)
+
+
+def cudnn(version: str) -> str:
+    """Return `9.20.0` for 92000, `8.9.2` for 8902 (cudnn_version.h); other texts unchanged."""
+    if not version.isdecimal() or len(version) < 4:
+        return version
+    number = int(version)
+    scale = 10_000 if number >= 90_000 else 1_000
+    return f"{number // scale}.{number % scale // 100}.{number % 100}"

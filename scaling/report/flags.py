@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -13,7 +13,6 @@ from scaling.analysis.table.cost import KNEE
 from scaling.command import command, output_flag, show, with_fields
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.report import schema
 
 NAME = "scaling report"
 EPILOG = (
@@ -75,7 +74,7 @@ _SIGNED_BY = typer.Option(
     "as man ssh-keygen describes it.",
     metavar="FILE[:IDENTITY]",
 )
-VERBOSE = typer.Option(
+_VERBOSE = typer.Option(
     "--verbose", help="Print all tables, notes and how to read them. Files have all, but latex has one table."
 )
 
@@ -84,7 +83,9 @@ app = typer.Typer(add_completion=False)
 
 def _print_schema(wanted: bool) -> None:
     if wanted:
-        show(schema.text())
+        from scaling.report.formats import json  # slow to import
+
+        show(json.schema())
         raise typer.Exit
 
 
@@ -106,7 +107,7 @@ class Asked(Record, frozen=True, kw_only=True):
     epoch_samples: Annotated[int, _EPOCH] = 0
     knee: Annotated[float, _KNEE] = KNEE
     base: Annotated[str, _BASE] = ""
-    verbose: Annotated[bool, VERBOSE] = False
+    verbose: Annotated[bool, _VERBOSE] = False
     anonymous: Annotated[bool, _ANONYMOUS] = False
     signed_by: Annotated[str, _SIGNED_BY] = ""
     schema: Annotated[bool, _SCHEMA] = False
@@ -142,45 +143,42 @@ def report(**given: Any) -> Asked:
         python -m scaling report RUN --format archive -o RUN.tgz
     """
     asked = Asked(**given)
-    _validate(asked)
+    for said in (*_mistakes(asked), *_idle(asked)):
+        raise UsageError(said)
     return asked
 
 
-def _validate(asked: Asked) -> None:
-    """Raises UsageError for flags that do not go together, and for wrong numbers."""
-    names = ", ".join(get_args(FigureName))
+def _mistakes(asked: Asked) -> Iterator[str]:
+    """Yield what is wrong with flags that do not go together, and with numbers."""
+    pictures = ", ".join(PICTURES)
     if asked.format in PICTURES and asked.figure is None:
-        raise UsageError(f"--format {asked.format}: --figure is missing; give one of {names}")
+        yield f"--format {asked.format}: --figure is missing; give one of {', '.join(get_args(FigureName))}"
     if asked.figure is not None and asked.format not in PICTURES:
-        raise UsageError(
-            f"--figure {asked.figure}: only with --format {', '.join(PICTURES)}; html has all figures"
-        )
+        yield f"--figure {asked.figure}: only with --format {pictures}; html has all figures"
     if asked.figure == "screen" and asked.format != "svg":
-        raise UsageError(f"--figure screen: only with --format svg, not {asked.format}")
+        yield f"--figure screen: only with --format svg, not {asked.format}"
     if asked.format == "archive" and len(asked.runs) > 1:
-        raise UsageError(f"--format archive: packs one RUN, {len(asked.runs)} are given")
+        yield f"--format archive: packs one RUN, {len(asked.runs)} are given"
     if not 0.1 <= asked.scale <= MOST_SCALE:
-        raise UsageError(f"--scale {asked.scale:g}: must be from 0.1 to {MOST_SCALE:g}")
+        yield f"--scale {asked.scale:g}: must be from 0.1 to {MOST_SCALE:g}"
     if not 1 <= asked.knee < inf:
-        raise UsageError(f"--knee {asked.knee:g}: must be 1 or more, like 1.5, as a multiple of the mean cost")
+        yield f"--knee {asked.knee:g}: must be 1 or more, like 1.5, as a multiple of the mean cost"
     if asked.epoch_samples < 0:
-        raise UsageError(f"--epoch-samples {asked.epoch_samples}: must be a number of samples, like 1281167")
-    _refuse_idle(asked)
+        yield f"--epoch-samples {asked.epoch_samples}: must be a number of samples, like 1281167"
 
 
-def _refuse_idle(asked: Asked) -> None:
-    """Raises UsageError for flags without effect in this format."""
+def _idle(asked: Asked) -> Iterator[str]:
+    """Yield what is wrong with flags without effect in this format."""
+    pictures = ", ".join(PICTURES)
     if asked.base and asked.format in COSTLESS:
-        raise UsageError(f"--base {asked.base}: not with --format {asked.format}, which has no costs")
+        yield f"--base {asked.base}: not with --format {asked.format}, which has no costs"
     if asked.theme != "light" and asked.format not in PICTURES:
-        raise UsageError(f"--theme {asked.theme}: only with --format {', '.join(PICTURES)}")
+        yield f"--theme {asked.theme}: only with --format {pictures}"
     if asked.column and (asked.format not in PICTURES or asked.figure == "screen"):
-        raise UsageError(f"--column: only with --format {', '.join(PICTURES)}, and not with --figure screen")
+        yield f"--column: only with --format {pictures}, and not with --figure screen"
     if asked.scale != USUAL_SCALE and asked.format != "png":
-        raise UsageError(f"--scale {asked.scale:g}: only with --format png; the other formats have no dots")
+        yield f"--scale {asked.scale:g}: only with --format png; the other formats have no dots"
     if asked.epoch_samples > 0 and asked.prices is None:
-        raise UsageError(
-            f"--epoch-samples {asked.epoch_samples}: only for the price of an epoch; add --prices FILE"
-        )
+        yield f"--epoch-samples {asked.epoch_samples}: only for the price of an epoch; add --prices FILE"
     if asked.knee != KNEE and asked.prices is None and not asked.base:
-        raise UsageError(f"--knee {asked.knee:g}: only for costs; add --prices FILE or --base")
+        yield f"--knee {asked.knee:g}: only for costs; add --prices FILE or --base"

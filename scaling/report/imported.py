@@ -13,9 +13,9 @@ from scaling.analysis.table.catalogue import EFFICIENCY, SPEEDUP, WORLD_SIZE
 from scaling.analysis.table.imported import STRONG, UNKNOWN, Imported, cells, curves
 from scaling.analysis.table.rows import Column
 from scaling.records.run import Header, ImportedBandwidth
-from scaling.report import quantities, words
+from scaling.report import quantities
 from scaling.report.notes import Notes
-from scaling.report.parts import Cell, Entry, Line, Quantity, Section
+from scaling.report.parts import NONE, Cell, Entry, Line, Quantity, Section
 from scaling.text import counted, decimals, several
 
 TITLE = "Imported"
@@ -59,8 +59,7 @@ def notices(header: Header) -> Iterator[str]:
 def facts(header: Header) -> Iterator[Entry]:
     logs = list(dict.fromkeys([*(row.log for row in header.imported), *(one.log for one in header.bandwidths)]))
     if logs:
-        said = f"{counted(len(logs), 'log')}: {several(logs)} ({several(tools(header))})"
-        yield Entry(label="imported", phrase=(said,))
+        yield "imported", f"{counted(len(logs), 'log')}: {several(logs)} ({several(tools(header))})"
 
 
 def tools(header: Header) -> list[str]:
@@ -77,8 +76,8 @@ def last_line(header: Header) -> str:
     """Return the line for programs; "" without imports."""
     cell = headline(header)
     if cell is not None and cell.rate is not None:
-        speedup = words.NONE if cell.speedup is None else f"{cell.speedup:.2f}"
-        efficiency = words.NONE if cell.efficiency is None else f"{cell.efficiency:.3f}"
+        speedup = NONE if cell.speedup is None else f"{cell.speedup:.2f}"
+        efficiency = NONE if cell.efficiency is None else f"{cell.efficiency:.3f}"
         rate = f"{cell.rate.mean:.{max(1, decimals(cell.rate.mean))}f}"
         base = f" base N={cell.base_world_size}" if (cell.base_world_size or 1) > 1 else ""
         return (

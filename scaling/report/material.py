@@ -21,12 +21,11 @@ from scaling.records.burn_in import PointSummary, asked_s
 from scaling.records.events import Failed
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
-from scaling.report import burn_in, curves, document, imported, labels, sections, verdict
+from scaling.report import document, imported, labels, sections, verdict
 from scaling.report.facts import facts
-from scaling.report.headline import last_line
 from scaling.report.labels import Context
 from scaling.report.notes import Notes
-from scaling.report.parts import Document, Entry
+from scaling.report.parts import Document
 from scaling.text import counted, readable
 
 # The page in a run's folder.
@@ -100,30 +99,27 @@ class Material:
         planned = max((row.rounds_tried for row in self.rows), default=0)
         compared = tuple(document.comparisons(analysis, context, planned, notes))
         about = Report(analysis, bool(compared), bool(self.predictions), bool(self.over_time))
+        of = self.certificate
+        judged = [("verdict", of.result), *verdict.lines(of)] if of else []
         return Document(
-            facts=(*self._verdict(), *facts(header, self.records, self.rows, context)),
+            facts=(*judged, *facts(header, self.records, self.rows, context)),
             notices=tuple(self._notices()),
             comparisons=compared,
             sections=(
                 *sections.over_cpu(analysis.over_cpu, context, notes),
                 *sections.minibatches(analysis.minibatches, context, notes),
                 *sections.trainings(analysis.trainings, context, notes),
-                *curves.sections(curved(analysis), context, planned, notes, analysis.rows),
-                *burn_in.sections(self.over_time, context, notes),
+                *document.curves(curved(analysis), context, planned, notes, analysis.rows),
+                *sections.over_time(self.over_time, context, notes),
                 *(sections.costs(self.rows, header, context, self.pricing, notes) if self.pricing else ()),
                 *imported.sections(header, notes),
             ),
-            baselines=document.baselines(analysis, context, notes, compares=bool(compared)),
+            baselines=tuple(document.baselines(analysis, context, notes, compares=bool(compared))),
             footnotes=notes.texts(),
-            how_to_read=document.how_to_read(about),
+            how_to_read=tuple(document.how_to_read(about)),
             last_line=(not self.rows and imported.last_line(header))
-            or last_line(self.rows, analysis.trainings, self.certificate),
+            or labels.last_line(self.rows, analysis.trainings, self.certificate),
         )
-
-    def _verdict(self) -> Iterator[Entry]:
-        if found := self.certificate:
-            said = (("verdict", found.result), *verdict.lines(found))
-            yield from (Entry(label=label, phrase=(text,)) for label, text in said)
 
     def _notices(self) -> Iterator[str]:
         yield from imported.notices(self.header)

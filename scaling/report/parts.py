@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from msgspec.structs import force_setattr, replace
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 
-from scaling.analysis.table.rows import Column, Verdict
+from msgspec.structs import force_setattr
+
+from scaling.analysis.table.rows import Column
 from scaling.records.point import Record
-from scaling.text import legible
+from scaling.text import fixed, legible, plus_minus
 
 TITLE = "Scaling of data-parallel training"
+# An unknown value, or one that is not claimed.
+NONE = "-"
+# A mean with its unit, and its interval: `± 0.8` or `(30.6 to 361.0)`.
+Parts = tuple[str, str]
 
 
 class Quantity(Record, frozen=True, kw_only=True):
-    """A number as people read it, in its unit; with an interval, the mean. `grouped`: commas between thousands.
-    `is_noise`: the interval contains zero, or is needed and missing."""
+    """A number as people read it, in its unit; with an interval, the mean. As a text it is `93.1 % ± 0.8`.
+
+    `grouped`: commas between thousands. `is_noise`: the interval contains zero, or is needed and missing.
+    """
 
     value: float
     digits: int
@@ -23,23 +32,21 @@ class Quantity(Record, frozen=True, kw_only=True):
     grouped: bool = False
     is_noise: bool = False
 
-    @property
-    def negated(self) -> Quantity:
-        low, high = (None if end is None else -end for end in (self.high, self.low))
-        return replace(self, value=-self.value, low=low, high=high)
+    def mean(self, *, with_unit: bool = True) -> str:
+        """Return the mean with its unit: `93.1 %`."""
+        unit = f" {self.unit}" if with_unit and self.unit else ""
+        return fixed(self.value, self.digits, grouped=self.grouped) + unit
 
+    def parts(self, *, with_unit: bool = True) -> Parts:
+        ends = plus_minus(self.value, self.low, self.high, self.digits, grouped=self.grouped)
+        return self.mean(with_unit=with_unit), ends
 
-class Against(Record, frozen=True, kw_only=True):
-    """A row's rank, and this / fastest - 1 (None for the fastest itself)."""
-
-    verdict: Verdict
-    difference: Quantity | None = None
+    def __str__(self) -> str:
+        return stamped(*self.parts())
 
 
 # None: unknown or not claimed.
-Cell = str | Quantity | Against | None
-# A text with numbers in it.
-Phrase = tuple[str | Quantity, ...]
+Cell = str | Quantity | None
 
 
 class Line(Record, frozen=True, kw_only=True):
@@ -53,7 +60,7 @@ class Line(Record, frozen=True, kw_only=True):
     cells: dict[str, Cell]
     says: str = ""
     flags: tuple[str, ...] = ()
-    remark: Phrase = ()
+    remark: str = ""
     marks: tuple[int, ...] = ()
     above: str = ""
 
@@ -62,39 +69,47 @@ class Line(Record, frozen=True, kw_only=True):
         """The flags that the cells do not already contain."""
         return tuple(flag for flag in self.flags if flag not in ("FAILED", self.says))
 
+    @property
+    def remarks(self) -> str:
+        """The stamps, then the remark."""
+        return stamped(*self.stamps, self.remark)
 
-class Value(Record, frozen=True, kw_only=True):
-    """A text about a curve at one world size."""
+    def parts(self, columns: Iterable[Column]) -> list[Parts]:
+        """Return the cells up to the first that is missing."""
+        known = takewhile(lambda column: column.key in self.cells, columns)
+        return [shown(self.cells[column.key], column) for column in known]
 
-    world_size: int
-    phrase: Phrase
+    def texts(self, columns: Iterable[Column]) -> list[str]:
+        """Return these cells, each as one text."""
+        return [stamped(*cell).strip() for cell in self.parts(columns)]
 
 
-class Detail(Record, frozen=True, kw_only=True):
-    """A line below a table, with a value for some of its world sizes."""
+def shown(cell: Cell, column: Column) -> Parts:
+    """Return a cell as it is in a column."""
+    if not isinstance(cell, Quantity):
+        return NONE if cell is None else cell, ""
+    mean, ends = cell.parts(with_unit=column.unit_in_cells)
+    if column.brackets_noise:  # a blank keeps digits aligned
+        mean = f"({mean})" if cell.is_noise else f"{mean} "
+    return mean, ends if column.shows_interval else ""
 
-    label: str
-    values: tuple[Value, ...]
+
+# A label with its text, in the block of facts or in How to read.
+Entry = tuple[str, str]
+# A line below a table: its label, and a text for some world sizes, as `N=4 0.94`.
+Detail = tuple[str, tuple[str, ...]]
 
 
 class Section(Record, frozen=True, kw_only=True):
     """A table: one scaling curve (`is_curve`), rates of one device (`is_baselines`), a comparison, or something
-    else. Its rates have one unit. Sections of one `group` may be compared and drawn in one figure."""
+    else. Its rates have one unit."""
 
     title: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     details: tuple[Detail, ...] = ()
-    group: int = 0
     is_curve: bool = False
     is_baselines: bool = False
-
-
-class Entry(Record, frozen=True, kw_only=True):
-    """A label with its text, in the block of facts or in How to read."""
-
-    label: str
-    phrase: Phrase
 
 
 class Document(Record, frozen=True, kw_only=True):
@@ -102,11 +117,11 @@ class Document(Record, frozen=True, kw_only=True):
 
     facts: tuple[Entry, ...]
     notices: tuple[str, ...]
-    comparisons: tuple[Section, ...]
     sections: tuple[Section, ...]
-    baselines: tuple[Section, ...]
-    footnotes: tuple[str, ...]
-    how_to_read: tuple[Entry, ...]
+    comparisons: tuple[Section, ...] = ()
+    baselines: tuple[Section, ...] = ()
+    footnotes: tuple[str, ...] = ()
+    how_to_read: tuple[Entry, ...] = ()
     last_line: str = ""
     title: str = TITLE
 
@@ -121,3 +136,18 @@ class Document(Record, frozen=True, kw_only=True):
         if self.comparisons:
             return (*self.comparisons, *self.baselines, *self.sections)
         return (*self.sections, *self.baselines)
+
+
+def labelled(label: str, texts: Iterable[str]) -> Iterator[Entry]:
+    """Yield the texts with their label; further lines of a label have none."""
+    yield from (("" if index else label, text) for index, text in enumerate(texts))
+
+
+def stamped(*texts: str) -> str:
+    """Join the texts that are not empty by spaces."""
+    return " ".join(filter(None, texts))
+
+
+def mark_text(marks: Sequence[int]) -> str:
+    """Return `[1,2]`; "" without marks."""
+    return f"[{','.join(map(str, marks))}]" if marks else ""

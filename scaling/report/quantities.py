@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,25 +14,33 @@ from scaling.analysis.table.rows import PERCENT, Basis, Column, Row, Standing
 from scaling.records.events import Failed
 from scaling.records.network import GBIT
 from scaling.records.point import Workload
-from scaling.report import words
-from scaling.report.parts import Against, Cell, Line, Phrase, Quantity
-from scaling.text import plural
+from scaling.report.parts import NONE, Cell, Line, Quantity, stamped
+from scaling.text import counted
 
 # Rounding error of differences that are zero by construction.
 NOTHING = 1e-9
+# Numbers from here on have commas between thousands on a page.
+LONG = 9_999.5
 
 
-def rate(samples_per_s: Estimate | None, workload: Workload) -> Quantity | None:
+def rate(samples_per_s: Estimate | float | None, workload: Workload) -> Quantity | None:
     """Convert samples/s to the work's unit per second, about four digits: tokens/s is sequences/s x length."""
     if samples_per_s is None:
         return None
-    return _estimate(RATE.of_unit(workload.unit), samples_per_s.times(workload.units_per_sample))
+    return _estimate(RATE.of_unit(workload.unit), _alone(samples_per_s).times(workload.units_per_sample))
 
 
-def rate_of(samples_per_s: float | None, workload: Workload) -> Quantity | None:
-    """Convert a rate without an interval."""
-    alone = None if samples_per_s is None else Estimate(mean=samples_per_s, low=None, high=None, n=1)
-    return rate(alone, workload)
+def speedup(estimate: Estimate | None) -> Quantity | None:
+    return None if estimate is None else _estimate(SPEEDUP, estimate)
+
+
+def _alone(value: Estimate | float) -> Estimate:
+    return value if isinstance(value, Estimate) else Estimate(mean=value, low=None, high=None, n=1)
+
+
+def _estimate(column: Column, found: Estimate) -> Quantity:
+    digits = column.digits_of(found.mean)
+    return Quantity(value=found.mean, low=found.low, high=found.high, digits=digits, unit=column.unit)
 
 
 def percent(estimate: Estimate | None) -> Quantity | None:
@@ -46,33 +53,14 @@ def fraction(value: float, interval: Estimate | None = None, digits: int = 1) ->
     ends = (interval.low, interval.high) if interval else (None, None)
     low, high = (None if end is None else 100 * end for end in ends)
     shows = any(round(end, digits) for end in (low, high) if end is not None)
-    return Quantity(
-        value=100 * value,
-        low=low,
-        high=high,
-        digits=digits,
-        unit=PERCENT,
-        is_noise=shows and interval is not None and interval.holds_zero,
-    )
+    is_noise = shows and interval is not None and interval.holds_zero
+    return Quantity(value=100 * value, low=low, high=high, digits=digits, unit=PERCENT, is_noise=is_noise)
 
 
 def part(value: float, interval: Estimate | None) -> Quantity:
     """Convert a cause's fraction. Without an interval it is noise, unless it is zero by construction."""
     found = fraction(value, interval)
     return found if found.low is not None else replace(found, is_noise=abs(value) > NOTHING)
-
-
-def speedup(estimate: Estimate | None) -> Quantity | None:
-    return None if estimate is None else _estimate(SPEEDUP, estimate)
-
-
-def _estimate(column: Column, found: Estimate) -> Quantity:
-    digits = column.digits_of(found.mean)
-    return Quantity(value=found.mean, low=found.low, high=found.high, digits=digits, unit=column.unit)
-
-
-# Numbers from here on have commas between thousands on a page.
-LONG = 9_999.5
 
 
 def grouped(of: Quantity) -> Quantity:
@@ -84,28 +72,16 @@ def integer(value: int) -> Quantity:
     return Quantity(value=value, digits=0)
 
 
-def training_loss(value: float) -> Quantity:
-    return Quantity(value=value, digits=3)
-
-
-def steps(value: float) -> Quantity:
-    return Quantity(value=value, digits=2)
-
-
 def samples(count: int, work: Workload) -> Quantity:
     """Return `12,800 images`, or the tokens of sequences."""
     return Quantity(value=count * work.units_per_sample, digits=0, unit=work.unit, grouped=True)
 
 
-def milliseconds(seconds: float) -> Quantity:
+def milliseconds(seconds: float | Estimate) -> Quantity:
     """Round to about three digits: `41.3 ms`, `0.87 ms`."""
-    value = 1e3 * seconds
-    return Quantity(value=value, digits=2 if abs(value) < 10 else 1 if abs(value) < 100 else 0, unit="ms")
-
-
-def milliseconds_of(estimate: Estimate) -> Quantity:
-    ends = estimate.times(1e3)
-    return replace(milliseconds(estimate.mean), low=ends.low, high=ends.high)
+    found = _alone(seconds).times(1e3)
+    digits = 2 if abs(found.mean) < 10 else 1 if abs(found.mean) < 100 else 0
+    return Quantity(value=found.mean, low=found.low, high=found.high, digits=digits, unit="ms")
 
 
 def bit_rate(bits_per_s: float) -> Quantity:
@@ -115,17 +91,27 @@ def bit_rate(bits_per_s: float) -> Quantity:
     return Quantity(value=value, digits=len(f"{value:.3g}".partition(".")[2]), unit=unit)
 
 
-def against(standing: Standing | None) -> Against | None:
-    """Convert a standing; None without a rival."""
+def against(standing: Standing | None) -> str | None:
+    """Return `best`, `leading`, `tied, -0.4 ± 1.1 %`, `4.2 ± 1.1 % slower`; the difference alone if it is not
+    separated or not tested; None without a rival."""
     if standing is None:
         return None
-    return Against(verdict=standing.verdict, difference=percent(standing.difference))
+    verdict, found = standing.verdict, percent(standing.difference)
+    if found is None:
+        return NONE if verdict == "not compared" else verdict
+    if verdict in ("slower", "faster") and found.value < 0:
+        low, high = (None if end is None else -end for end in (found.high, found.low))
+        found = replace(found, value=-found.value, low=low, high=high)
+    size = f"{stamped(*found.parts(with_unit=False))} {PERCENT}"
+    if verdict in ("slower", "faster"):
+        return f"{size} {verdict}"
+    return size if verdict in ("not compared", "not separated") else f"{verdict}, {size}"
 
 
 # ---------------------------------------------------------------- cells of a row
 
 
-def line(row: Row, name: str, *, above: str, marks: tuple[int, ...]) -> Line:
+def line(row: Row, name: str, *, above: str = "", marks: tuple[int, ...] = ()) -> Line:
     """Make the line of a measured row; `says` has the reason for missing cells."""
     basis: Basis
     if row.failed is not None:
@@ -168,30 +154,15 @@ def notes_of(row: Row, planned: int) -> tuple[str, ...]:
     return (*fewer, *row.footnotes)
 
 
-# ---------------------------------------------------------------- counts, and phrases of several quantities
+# ---------------------------------------------------------------- texts of several quantities
 
 
-def count(value: int, noun: str) -> Quantity:
-    """Return `1 host`, `4 hosts`."""
-    return Quantity(value=value, digits=0, unit=plural(value, noun))
-
-
-def spread(values: Sequence[int], noun: str) -> Phrase:
+def spread(values: Sequence[int], noun: str) -> str:
     """Return `10 windows`, or `8-10 windows` if they differ."""
     low, high = min(values), max(values)
-    return (count(high, noun),) if low == high else (Quantity(value=low, digits=0), "-", count(high, noun))
+    return counted(high, noun) if low == high else f"{low}-{counted(high, noun)}"
 
 
-def low_to_high(low: Quantity, high: Quantity) -> Phrase:
+def low_to_high(low: Quantity, high: Quantity) -> str:
     """Return `37 to 61 %`, or one number if both look alike; the unit is that of `high`."""
-    alike = words.mean(low, with_unit=False) == words.mean(high, with_unit=False)
-    return (high,) if alike else (low, " to ", high)
-
-
-def listed(phrases: Iterable[Phrase]) -> Phrase:
-    return tuple(chain.from_iterable((", ", *one) for one in phrases))[1:]
-
-
-def distinct(phrases: Iterable[Phrase]) -> Phrase:
-    """Return each phrase once: `a; b`."""
-    return tuple(chain.from_iterable(("; ", *one) for one in dict.fromkeys(phrases)))[1:]
+    return f"{high}" if low.mean(with_unit=False) == high.mean(with_unit=False) else f"{low} to {high}"

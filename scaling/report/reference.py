@@ -21,7 +21,7 @@ from scaling.records.network import GBIT
 from scaling.records.point import Amount, Hardware, Point, Record, Size, Workload
 from scaling.records.run import Certificate, Header
 from scaling.records.task import RATES
-from scaling.report.headline import headline
+from scaling.report.labels import headline
 from scaling.report.material import Material
 from scaling.text import day, one_line
 

@@ -18,7 +18,8 @@ from scaling.analysis.table.footnotes import describe
 from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed
 from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, PointRecord
-from scaling.report.headline import headline
+from scaling.report.labels import headline
+from scaling.report.parts import Entry, labelled
 from scaling.text import counted, decimals
 
 # ---------------------------------------------------------------- from the records
@@ -107,13 +108,11 @@ def checked(stored: Certificate, records: Sequence[PointRecord], rows: Sequence[
 # ---------------------------------------------------------------- in words
 
 
-def lines(found: Certificate) -> Iterator[tuple[str, str]]:
+def lines(found: Certificate) -> Iterator[Entry]:
     """Yield the lines below a verdict with their labels; further lines of a label have none."""
     if found.why:
         yield "why", found.why
-    for label, texts in (("where", found.where), ("judged", [said(one) for one in found.criteria])):
-        for index, text in enumerate(texts):
-            yield ("" if index else label), text
+    yield from (*labelled("where", found.where), *labelled("judged", map(said, found.criteria)))
     if found.reference:
         yield "against", f"reference {found.reference}"
     yield "errors", f"a false FAIL and a false PASS: {100 * found.error:g} % each; budget {found.minutes:g} min"

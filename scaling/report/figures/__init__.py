@@ -16,8 +16,7 @@ from scaling.records.events import Failed
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Sample
-from scaling.report import quantities, words
-from scaling.report.burn_in import behind, headline_of, name_of
+from scaling.report import quantities
 from scaling.report.figures.parts import (
     Bar,
     Bars,
@@ -37,8 +36,11 @@ from scaling.report.figures.parts import (
     shortened,
 )
 from scaling.report.figures.scaling import efficiency, speedup
-from scaling.report.headline import headline
+from scaling.report.labels import headline
 from scaling.report.material import Material
+from scaling.report.parts import NONE
+from scaling.report.parts import shown as shown_as
+from scaling.report.sections import behind, headline_of, name_of
 from scaling.text import HOUR_S, MINUTE_S, counted, decimals, duration, fixed
 
 EFFICIENCY = "efficiency"
@@ -76,14 +78,14 @@ def loss(material: Material) -> Iterator[Figure]:
     bars = tuple(_bar(row, label, causes) for row, label in shown)
     lines, best, says = [], headline(material.rows), "a row that loses nothing has none"
     for row, bar in zip(rows, bars, strict=True):
-        parts, first = [words.NONE] * len(causes), bar.says
+        parts, first = [NONE] * len(causes), bar.says
         if bar.parts:
-            parts = [words.cell(quantities.cell(cause, row), cause)[0].strip() for cause in causes]
+            parts = [shown_as(quantities.cell(cause, row), cause)[0].strip() for cause in causes]
             share = quantities.percent(row.efficiency)
-            first = bar.says or (words.mean(share, with_unit=False) if share else words.NONE)
+            first = bar.says or (share.mean(with_unit=False) if share else NONE)
         lines.append((bar.label, first, *parts, bar.mark))
         if row is best:
-            said = (f"{name} {part} %" for name, part in zip(names, parts, strict=True) if part != words.NONE)
+            said = (f"{name} {part} %" for name, part in zip(names, parts, strict=True) if part != NONE)
             says = f"{bar.label}: {', '.join(said) or first}"
     yield Figure(
         "loss",
@@ -456,7 +458,7 @@ def cards(material: Material) -> Iterator[Figure]:
 
 
 def _card_line(one: Carried) -> tuple[str, ...]:
-    must = words.NONE if one.least is None else f"{one.least:.4g}"
+    must = NONE if one.least is None else f"{one.least:.4g}"
     if one.least is not None and one.most is not None and one.most > one.least:
         must += f" to {one.most:.4g}"
     return one.label, one.card + ("" if one.wanted else " (not asked for)"), f"{one.sent:.4g}", must, one.mark

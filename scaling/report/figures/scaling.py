@@ -8,10 +8,10 @@ from functools import partial
 from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.catalogue import drawn, mark_named, serious
 from scaling.analysis.table.rows import Row
-from scaling.report import labels, quantities, words
+from scaling.report import labels, quantities
 from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table
 from scaling.report.material import Material
-from scaling.report.parts import Quantity
+from scaling.report.parts import NONE, Quantity
 from scaling.text import decimals
 
 # With more curves, neither colours nor names are distinguishable.
@@ -142,5 +142,5 @@ def _lines(body: Curves, shown: Shown) -> Iterator[tuple[str, ...]]:
     for curve in body.curves:
         for dot in curve.dots:
             found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0)) if dot.claimed else None
-            yield curve.label, str(dot.at), words.text((found,)) if found else words.NONE, dot.mark
-    yield from ((cross.label, str(cross.world_size), words.NONE, "FAILED") for cross in body.crosses)
+            yield curve.label, str(dot.at), f"{found}" if found else NONE, dot.mark
+    yield from ((cross.label, str(cross.world_size), NONE, "FAILED") for cross in body.crosses)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.analysis.table.catalogue import EFFICIENCY, NAME, RATE, SPEEDUP, WORLD_SIZE
 from scaling.analysis.table.rows import Column
-from scaling.report import facts, words
+from scaling.report import facts
 from scaling.report.formats import screen
 from scaling.report.material import Material
-from scaling.report.parts import Document, Section
+from scaling.report.parts import NONE, Document, Section, stamped
 from scaling.text import one_line
 
 _ESCAPES = {
@@ -29,7 +29,10 @@ _MINUS = re.compile(r"(?<![\w.\-])-(?=\d)")
 
 
 def render(doc: Document) -> str:
-    return "\n".join(_lines(doc)) + "\n"
+    """Return all tables, each with its footnotes."""
+    about = (f"% {one_line(': '.join(fact))}" for fact in doc.facts)
+    tables = (line for table in doc.tables for line in ("", *_section(table, doc)))
+    return "\n".join([r"% needs \usepackage{booktabs}", *about, *tables]) + "\n"
 
 
 def compact(material: Material) -> str:
@@ -41,32 +44,23 @@ def compact(material: Material) -> str:
     marked = any(line.stamps for line in lines)
     body: list[str] = []
     for line in lines:
-        texts = [words.stamped(*cell).strip() for cell in words.cells(line, columns)]
+        texts = line.texts(columns)
         if len(texts) < len(columns):  # a failure: why it has no result
             texts += [""] * (len(columns) - len(texts) - 1) + [line.says]
         rule = r"\midrule " if named and texts[0] and body else ""
-        texts = ["--" if text == words.NONE else escaped(text) for text in texts]
-        body.append(rule + _row([*texts, *([escaped(words.stamped(*line.stamps))] if marked else ())]))
+        texts = ["--" if text == NONE else escaped(text) for text in texts]
+        body.append(rule + _row([*texts, *([escaped(stamped(*line.stamps))] if marked else ())]))
     work = ", ".join(facts.setting(material.header, material.records))
     name = "-".join(re.findall(r"[A-Za-z0-9]+", " ".join(source.name for source in material.sources)))
     headings = [*(escaped(column.heading) for column in columns), *(["marks"] if marked else ())]
-    title = f"{work}. Intervals of 95 %; 100 % is the sum of devices alone."
-    label, kinds = rf"\label{{tab:{name or 'scaling'}}}", f"{_kinds(columns)}{'l' if marked else ''}"
-    text = _table(title, kinds, headings, body, (), label, over="*" if named else "")
+    title = escaped(f"{work}. Intervals of 95 %; 100 % is the sum of devices alone.")
+    caption, kinds = rf"{{{title}}}\label{{tab:{name or 'scaling'}}}", _kinds(columns) + ("l" if marked else "")
+    text = _table(caption, kinds, headings, body, over="*" if named else "")
     return "\n".join([r"% needs \usepackage{booktabs}", *text]) + "\n"
 
 
 def escaped(text: str) -> str:
-    signs = (_ESCAPES.get(sign, sign) for sign in _MINUS.sub("\N{MINUS SIGN}", one_line(text)))
-    return "".join(signs)
-
-
-def _lines(doc: Document) -> Iterator[str]:
-    yield r"% needs \usepackage{booktabs}"
-    yield from (f"% {one_line(f'{fact.label}: {words.text(fact.phrase)}')}" for fact in doc.facts)
-    for table in doc.tables:
-        yield ""
-        yield from _section(table, doc)
+    return "".join(_ESCAPES.get(sign, sign) for sign in _MINUS.sub("\N{MINUS SIGN}", one_line(text)))
 
 
 def _section(section: Section, doc: Document) -> Iterator[str]:
@@ -75,21 +69,19 @@ def _section(section: Section, doc: Document) -> Iterator[str]:
     for line in section.lines:
         if line.above:
             rows.append(rf"\midrule \multicolumn{{{len(columns) + 1}}}{{l}}{{{escaped(line.above)}}} \\")
-        texts = [words.stamped(*cell).strip() for cell in words.cells(line, columns)]
+        texts = line.texts(columns)
         texts += [""] * (len(columns) - len(texts))
-        said = escaped(words.stamped(line.says, *line.stamps, words.text(line.remark)))
+        said = escaped(stamped(line.says, line.remarks))
         rows.append(_row([*map(escaped, texts), said + _raised(line.marks)]))
     headings = [escaped(column.heading) for column in columns]
     if section.is_baselines:
         headings = ["", "", headings[2], ""]
-    below = [
-        f"{_raised([one])} {escaped(doc.footnotes[one - 1])}"
-        for one in sorted({number for line in section.lines for number in line.marks})
-    ]
+    numbers = sorted({number for line in section.lines for number in line.marks})
+    below = [f"{_raised([one])} {escaped(doc.footnotes[one - 1])}" for one in numbers]
     # A curve has too many details; those of a comparison are its smallest detectable differences.
-    for detail in () if section.is_curve else section.details:
-        below.append(escaped(f"{detail.label}: {', '.join(map(words.value, detail.values))}"))
-    yield from _table(section.title, f"{_kinds(columns)}l", [*headings, ""], rows, below)
+    details = () if section.is_curve else section.details
+    below += [escaped(f"{label}: {', '.join(values)}") for label, values in details]
+    yield from _table(f"{{{escaped(section.title)}}}", f"{_kinds(columns)}l", [*headings, ""], rows, below)
 
 
 def _kinds(columns: Sequence[Column]) -> str:
@@ -105,19 +97,18 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _table(
-    title: str,
+    caption: str,
     kinds: str,
     headings: Sequence[str],
     rows: Sequence[str],
-    below: Iterable[str],
-    label: str = "",
+    below: Iterable[str] = (),
     over: str = "",
 ) -> Iterator[str]:
-    """Yield a table; with `over`, over both columns of a paper."""
+    """Yield a table; `caption`: in braces, with its label; with `over`, over both columns of a paper."""
     yield rf"\begin{{table{over}}}"
     yield r"\centering\footnotesize"
     yield r"\setlength{\tabcolsep}{2pt}"
-    yield rf"\caption{{{escaped(title)}}}{label}"
+    yield rf"\caption{caption}"
     yield rf"\begin{{tabular}}{{{kinds}}}"
     yield rf"\toprule {_row(headings)}"
     first, *rest = rows

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from scaling.report import words
-from scaling.report.parts import Document, Line, Section
+from scaling.report.parts import Document, Entry, Section, stamped
 
 
 def draw(doc: Document) -> str:
     return "\n".join(_lines(doc)) + "\n"
 
 
-def _lines(doc: Document) -> Iterable[str]:
+def _lines(doc: Document) -> Iterator[str]:
     yield f"## {_safe(doc.title)}"
     yield ""
-    yield from (f"- {_safe(fact.label)}: {_safe(words.text(fact.phrase))}" for fact in doc.facts)
+    yield from map(_entry, doc.facts)
     yield from (f"\n> {_safe(notice)}" for notice in doc.notices)
     for table in doc.tables:
         yield from _section(table)
     if doc.how_to_read:
         yield "\n### How to read\n"
-        yield from (f"- {_safe(entry.label)}: {_safe(words.text(entry.phrase))}" for entry in doc.how_to_read)
+        yield from map(_entry, doc.how_to_read)
     if doc.footnotes:
         yield ""
         yield from (f"[^{number}]: {_safe(text)}" for number, text in enumerate(doc.footnotes, 1))
 
 
-def _section(section: Section) -> Iterable[str]:
+def _entry(entry: Entry) -> str:
+    return f"- {': '.join(map(_safe, entry))}"
+
+
+def _section(section: Section) -> Iterator[str]:
     """Yield a table with notes in its last column; baselines have them beside their efficiency. Only comparisons
-    have rules: a curve has its nodes in a column."""
-    names = [*(column.heading for column in section.columns), "notes"]
-    sides = ["---" if column.is_text else "---:" for column in section.columns] + ["---"]
+    have rules: a curve has its nodes in a column. `says` is in the first free cell, since GitHub cannot join
+    cells."""
+    columns = section.columns
+    names = [*(column.heading for column in columns), "notes"]
+    sides = ["---" if column.is_text else "---:" for column in columns] + ["---"]
     title, last = section.title, len(names) - 1
     if section.is_baselines:
         title, names, sides, last = "Baselines", names[:-1], [*sides[:-2], "---"], last - 1
@@ -40,23 +45,16 @@ def _section(section: Section) -> Iterable[str]:
     yield f"| {' | '.join(map(_safe, names))} |"
     yield f"| {' | '.join(sides)} |"
     for line in section.lines:
-        if line.above and section.columns[0].is_text:
-            yield f"| **{_safe(line.above)}** |{'  |' * len(section.columns)}"
-        cells = _cells(line, section)
-        yield f"| {' | '.join((*cells[:last], words.stamped(*cells[last:])))} |"
+        if line.above and columns[0].is_text:
+            yield f"| **{_safe(line.above)}** |{'  |' * len(columns)}"
+        cells = [*line.texts(columns), *filter(None, [line.says])]
+        cells += [""] * (len(columns) - len(cells))
+        notes = stamped(_safe(line.remarks), "".join(f"[^{number}]" for number in line.marks))
+        cells = [*map(_safe, cells), notes]
+        yield f"| {' | '.join((*cells[:last], stamped(*cells[last:])))} |"
     if section.details:
         yield ""
-        said = ((detail.label, ", ".join(map(words.value, detail.values))) for detail in section.details)
-        yield from (f"- {_safe(label)}: {_safe(text)}" for label, text in said)
-
-
-def _cells(line: Line, section: Section) -> tuple[str, ...]:
-    """Return the cells and the notes. `says` is in the first free cell, since GitHub cannot join cells."""
-    cells = [words.stamped(*cell) for cell in words.cells(line, section.columns)]
-    cells += [line.says] if line.says else []
-    cells += [""] * (len(section.columns) - len(cells))
-    notes = _safe(words.stamped(*line.stamps, words.text(line.remark)))
-    return (*map(_safe, cells), words.stamped(notes, "".join(f"[^{number}]" for number in line.marks)))
+        yield from (_entry((label, ", ".join(values))) for label, values in section.details)
 
 
 def _safe(text: str) -> str:

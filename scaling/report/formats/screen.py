@@ -17,13 +17,14 @@ from scaling.analysis.table.footnotes import describe
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.burn_in import asked_s
 from scaling.records.events import Failed
-from scaling.report import burn_in, facts, quantities
+from scaling.report import facts, quantities
 from scaling.report.answer import answer, largest_loss
 from scaling.report.formats import terminal
-from scaling.report.headline import mean_rate
+from scaling.report.labels import mean_rate
 from scaling.report.material import Material, Place
 from scaling.report.notes import shortened
 from scaling.report.parts import Line
+from scaling.report.sections import is_over_time
 from scaling.text import counted
 
 NARROWEST, WIDEST = 60, 250
@@ -54,7 +55,7 @@ def _screen(material: Material, place: Place, width: int) -> list[Text]:
     # What the run was asked for beyond its curves; the tables over time only of a burn-in.
     sections = [one for one in material.doc.sections if not one.is_curve]
     if not asked_s(material.header.config):
-        sections = [one for one in sections if not burn_in.is_over_time(one)]
+        sections = [one for one in sections if not is_over_time(one)]
     return [
         *(Text(line, "yellow") for line in _wrapped(place.event, width)),
         *_answer(material, width),
@@ -139,7 +140,7 @@ def lines(rows: Sequence[Row], material: Material) -> Iterator[Line]:
     for row in rows:
         name = "" if row.curve == before else material.label(row)
         before = row.curve
-        line = quantities.line(row, name, above="", marks=())
+        line = quantities.line(row, name)
         yield replace(line, cells={**line.cells, LOSS.key: largest_loss(row)} if row.efficiency else line.cells)
 
 

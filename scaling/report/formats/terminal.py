@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from io import StringIO
-from itertools import groupby, pairwise, zip_longest
+from itertools import chain, groupby, pairwise, zip_longest
 from textwrap import wrap
 from typing import Literal, NamedTuple
 
@@ -16,13 +16,10 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
 from rich.text import Text
 
 from scaling.analysis.table.catalogue import EFFICIENCY, mark_named
-from scaling.analysis.table.cost import Pricing
 from scaling.analysis.table.rows import Column
 from scaling.records.run import Header, PointRecord
-from scaling.report import words
 from scaling.report.material import Material
-from scaling.report.parts import Document, Line, Quantity, Section
-from scaling.report.words import Parts
+from scaling.report.parts import Document, Line, Parts, Quantity, Section, mark_text, stamped
 from scaling.text import printable
 
 # ---------------------------------------------------------------- layout
@@ -70,20 +67,19 @@ class Layout(NamedTuple):
 
 # ---------------------------------------------------------------- cells
 
+# Begin of an interval that is not skewed.
+HALF = "± "
+
 
 def line_cells(lines: Sequence[Line], columns: Sequence[Column]) -> list[tuple[str, ...]]:
     """Return the cells of each line up to the first that is missing."""
-    return aligned([words.cells(line, columns) for line in lines], [column.is_text for column in columns])
-
-
-# Begin of an interval that is not skewed.
-HALF = "± "
+    return aligned([line.parts(columns) for line in lines], [column.is_text for column in columns])
 
 
 def aligned(rows: Sequence[Sequence[Parts]], is_text: Sequence[bool] = ()) -> list[tuple[str, ...]]:
     """Pad the cells so that means and ± of a column are aligned; rows may end early."""
     padded = [
-        [words.stamped(*cell) for cell in column] if text else _aligned(column)
+        [stamped(*cell) for cell in column] if text else _aligned(column)
         for column, text in zip_longest(zip_longest(*rows, fillvalue=("", "")), is_text)
         if column
     ]
@@ -91,21 +87,15 @@ def aligned(rows: Sequence[Sequence[Parts]], is_text: Sequence[bool] = ()) -> li
 
 
 def _aligned(column: Sequence[Parts]) -> list[str]:
-    means = max((len(mean) for mean, ends in column if not _is_text(mean, ends)), default=0)
+    """Words in a column of numbers take the room of mean and interval."""
+    is_text = [not ends and mean[:1].isalpha() for mean, ends in column]
+    means = max((len(mean) for (mean, _), text in zip(column, is_text, strict=True) if not text), default=0)
     halves = max((len(ends) - len(HALF) for _, ends in column if ends.startswith(HALF)), default=0)
     padded = [f"{HALF}{ends[len(HALF) :]:>{halves}}" if ends.startswith(HALF) else ends for _, ends in column]
-    room = max(map(len, padded))
-    if not room:
+    if not (room := max(map(len, padded))):
         return [mean for mean, _ in column]
-    return [
-        mean if _is_text(mean, ends) else f"{mean:>{means}} {ends:<{room}}"
-        for (mean, _), ends in zip(column, padded, strict=True)
-    ]
-
-
-def _is_text(mean: str, ends: str) -> bool:
-    """Words in a column of numbers take the room of mean and interval."""
-    return not ends and mean[:1].isalpha()
+    cells = zip(column, padded, is_text, strict=True)
+    return [mean if text else f"{mean:>{means}} {ends:<{room}}" for (mean, _), ends, text in cells]
 
 
 # ---------------------------------------------------------------- columns
@@ -114,8 +104,17 @@ def _is_text(mean: str, ends: str) -> bool:
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = WIDTH) -> Layout:
     """Return the widest layout that fits; if none does, the longest names get lines of their own."""
     layouts = list(_layouts(columns, rows, width))
-    found = next((layout for layout in layouts if layout.end <= width), None)
-    return found or (_without_names(layouts, rows) if columns[0].is_text else layouts[-1])
+    if found := next((layout for layout in layouts if layout.end <= width), None):
+        return found
+    if not columns[0].is_text:
+        return layouts[-1]
+    for layout in layouts[1:]:
+        room = width - layout.end + layout.widths[0]
+        if room >= LEAST_NAME:
+            break
+    short = [len(row[0]) for row in rows if len(row[0]) <= room]
+    kept = max(short, default=max(0, min(room, LEAST_NAME)))
+    return layout._replace(widths=(kept, *layout.widths[1:]))
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout | None:
@@ -127,9 +126,8 @@ def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[Layout]:
     """Yield the layouts with gaps of two spaces; of one inside groups; of one everywhere."""
     widths = [max(map(len, _column_heading(column))) for column in columns]
-    for row in rows:
-        for index, text in enumerate(row):
-            widths[index] = max(widths[index], len(text))
+    for index, text in chain.from_iterable(map(enumerate, rows)):
+        widths[index] = max(widths[index], len(text))
     for heading, first, last in _groups(columns):
         inside = sum(widths[first : last + 1]) + last - first
         widths[first] += max(0, len(heading) - inside)
@@ -137,16 +135,6 @@ def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
     for within, between in ((2, 2), (1, 2), (1, 1)):
         gaps = (0, *(within if is_grouped else between for is_grouped in grouped))
         yield Layout(tuple(columns), tuple(widths), gaps, width)
-
-
-def _without_names(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> Layout:
-    for layout in layouts[1:]:
-        room = layout.room - layout.end + layout.widths[0]
-        short = [len(row[0]) for row in rows if len(row[0]) <= room]
-        if room >= LEAST_NAME:
-            break
-    kept = max(short, default=max(0, min(room, LEAST_NAME)))
-    return layout._replace(widths=(kept, *layout.widths[1:]))
 
 
 # ---------------------------------------------------------------- headings
@@ -225,7 +213,7 @@ def _complains(line: Line) -> bool:
 
 
 def stamps_of(line: Line) -> str:
-    return words.stamped(*line.stamps, words.text(line.remark), words.mark_text(line.marks))
+    return stamped(line.remarks, mark_text(line.marks))
 
 
 # ---------------------------------------------------------------- terminal
@@ -234,17 +222,9 @@ def stamps_of(line: Line) -> str:
 TEXT_WIDTH = 80
 
 
-def render(
-    header: Header,
-    records: Sequence[PointRecord],
-    *,
-    color: bool,
-    joined: Sequence[str] = (),
-    pricing: Pricing | None = None,
-) -> str:
-    """Return the report of a run, with the line for programs at its end. The text depends on the arguments only.
-    `joined`: lines about the differences of runs in one table."""
-    return whole(Material(header, records, joined, pricing=pricing).doc, color=color)
+def render(header: Header, records: Sequence[PointRecord], *, color: bool) -> str:
+    """Return the report of a run, with the line for programs at its end. It depends on the arguments only."""
+    return whole(Material(header, records).doc, color=color)
 
 
 def whole(doc: Document, *, color: bool) -> str:
@@ -255,7 +235,26 @@ def whole(doc: Document, *, color: bool) -> str:
 def draw(doc: Document, *, color: bool) -> str:
     """Return the text of a document without its last line."""
     console = _console(color=color)
-    _print(console, doc)
+    _heading(console, doc.title)
+    _pairs(console, doc.facts)
+    for notice in doc.notices:
+        console.print()
+        console.print(Text(f"! {notice}", style="yellow"), width=TEXT_WIDTH)
+    for section in doc.tables:
+        if section.is_baselines:
+            _baselines(console, section)
+            continue
+        for text in section_lines(section):
+            _whole(console, text)
+        if section.details:
+            console.print()
+            _pairs(console, [(label, Columns(list(values), padding=(0, 3))) for label, values in section.details])
+    if doc.footnotes:
+        _heading(console, "Notes")
+        _pairs(console, [(mark_text([number]), text) for number, text in enumerate(doc.footnotes, 1)])
+    if doc.how_to_read:
+        _heading(console, "How to read")
+        _pairs(console, doc.how_to_read)
     return _text(console)
 
 
@@ -325,25 +324,6 @@ def _text(console: Console) -> str:
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
 
-def _print(console: Console, doc: Document) -> None:
-    _heading(console, doc.title)
-    _pairs(console, [(fact.label, words.text(fact.phrase)) for fact in doc.facts])
-    for notice in doc.notices:
-        console.print()
-        console.print(Text(f"! {notice}", style="yellow"), width=TEXT_WIDTH)
-    for section in doc.tables:
-        if section.is_baselines:
-            _baselines(console, section)
-        else:
-            _section(console, section)
-    if doc.footnotes:
-        _heading(console, "Notes")
-        _pairs(console, [(words.mark_text([number]), text) for number, text in enumerate(doc.footnotes, 1)])
-    if doc.how_to_read:
-        _heading(console, "How to read")
-        _pairs(console, [(entry.label, words.text(entry.phrase)) for entry in doc.how_to_read])
-
-
 def _heading(console: Console, text: str) -> None:
     console.print()
     console.print(Text(text, style="bold"))
@@ -375,9 +355,9 @@ def _baselines(console: Console, section: Section) -> None:
     """Print lines without headings; what is said of a line follows its last cell."""
     rows: list[Sequence[Parts]] = []
     for line in section.lines:
-        *cells, (mean, half) = words.cells(line, section.columns)
-        stamps = words.stamped(*line.flags, words.mark_text(line.marks))
-        rows.append((*cells, (mean, words.stamped(half, stamps)) if half else (words.stamped(mean, stamps), "")))
+        *cells, (mean, half) = line.parts(section.columns)
+        stamps = stamped(*line.flags, mark_text(line.marks))
+        rows.append((*cells, (mean, stamped(half, stamps)) if half else (stamped(mean, stamps), "")))
     _heading(console, section.title)
     _grid(console, aligned(rows), wrap=(0,), width=WIDTH)
 
@@ -392,15 +372,6 @@ def section_lines(section: Section, width: int = WIDTH) -> Iterator[Text]:
     yield Text()
     yield Text(section.title, "bold")
     yield from table(layout, section.lines, cells)
-
-
-def _section(console: Console, section: Section) -> None:
-    for text in section_lines(section):
-        _whole(console, text)
-    if section.details:
-        console.print()
-        said = ((of.label, map(words.value, of.values)) for of in section.details)
-        _pairs(console, [(label, Columns(list(values), padding=(0, 3))) for label, values in said])
 
 
 def table(layout: Layout, lines: Sequence[Line], cells: Sequence[Sequence[str]]) -> Iterator[Text]:
@@ -430,7 +401,7 @@ def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
         text.append(layout.placed(cell, index), style=_style(line, layout.columns[index].key))
     text.append("  ")
     stamps = stamps_of(line)
-    together = words.stamped(line.says, stamps)
+    together = stamped(line.says, stamps)
     room = layout.room - len(text) if line.says else layout.room - layout.end - 2
     beside = len(together) <= room and (bool(line.says) or not _complains(line))
     text.append(together if beside else line.says, style="red" if "FAILED" in line.flags else "yellow")

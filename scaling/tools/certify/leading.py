@@ -21,12 +21,13 @@ from scaling.hosts import networks
 from scaling.plan.plan import Plan, check_given
 from scaling.records.point import Device
 from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion, Header
-from scaling.report import archive, reference, signature, verdict, words
+from scaling.report import archive, reference, signature, verdict
 from scaling.report.anonymous import Disguise
 from scaling.report.answer import largest_loss
 from scaling.report.formats import junit
-from scaling.report.headline import headline
+from scaling.report.labels import headline
 from scaling.report.material import Material
+from scaling.report.parts import NONE
 from scaling.run.invocation import resolve
 from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
@@ -256,7 +257,7 @@ class Judge:
         if not slow and len(sweep.plan.hosts) >= LEAST_NODES:
             yield self._searched(sweep, screen)
         yield from (f"{one.topic}: {one.text}" for one in self._faults if one.topic == BUSY)
-        if row is not None and (cause := largest_loss(row)) != words.NONE:
+        if row is not None and (cause := largest_loss(row)) != NONE:
             yield f"largest loss: {cause}"
 
     def _below_reference(self) -> Iterator[str]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from scaling.analysis.table.rows import PERCENT, Column
-from scaling.report import quantities, words
+from scaling.report import quantities
 from scaling.report.formats.junit import Case, suite
-from scaling.report.parts import Document, Entry, Line, Phrase, Quantity, Section
+from scaling.report.parts import Document, Entry, Line, Quantity, Section
 from scaling.text import as_json, counted, decimals, is_skewed, one_line, rounded
 from scaling.tools.compare.found import METRICS, Cell, Change, Found, Metric, Value
 
@@ -50,7 +50,7 @@ def _case(cell: Cell, found: Found, *, require_proof: bool) -> Case:
 def _said(cell: Cell, found: Found) -> str:
     """Text of a case: `slower: efficiency -5.1 % ± 0.9: VERIFIED`."""
     metric = METRICS[found.metric]
-    by = words.stamped(*words.parts(change(cell.change, metric))) if cell.change else ""
+    by = f"{change(cell.change, metric)}" if cell.change else ""
     stamps = " ".join(flag for flag in cell.flags if flag != "FAILED")
     return ": ".join(filter(None, (cell.verdict, f"{metric.title} {by}" if by else "", cell.reason, stamps)))
 
@@ -107,10 +107,7 @@ def document(found: Found, *, verdict_first: bool = False) -> Document:
         title=TITLE,
         facts=tuple(_facts(found, metric)),
         notices=found.notices,
-        comparisons=(),
         sections=(table,),
-        baselines=(),
-        footnotes=(),
         how_to_read=tuple(_reading(found, metric)),
     )
 
@@ -139,7 +136,7 @@ def _line(cell: Cell, metric: Metric) -> Line:
             "change": None if cell.change is None else change(cell.change, metric),
         },
         flags=tuple(flag for flag in cell.flags if flag != "FAILED"),
-        remark=(cell.reason,) if cell.reason else (),
+        remark=cell.reason,
     )
 
 
@@ -163,17 +160,15 @@ def _change_unit(metric: Metric) -> str:
 
 
 def _facts(found: Found, metric: Metric) -> Iterator[Entry]:
-    loss = quantities.fraction(found.fail_above)
-    yield Entry(label="verdict", phrase=(headline(found),))
-    yield Entry(label="base", phrase=(", ".join(found.base),))
-    yield Entry(label="new", phrase=(", ".join(found.new),))
-    yield Entry(label="compared", phrase=(f"{metric.title}; a loss counts above ", loss))
-    yield Entry(label="unit", phrase=(_unit(found),))
-    yield from (Entry(label="power", phrase=(said,)) for said in _power(found))
+    yield "verdict", headline(found)
+    yield "base", ", ".join(found.base)
+    yield "new", ", ".join(found.new)
+    yield "compared", f"{metric.title}; a loss counts above {quantities.fraction(found.fail_above)}"
+    yield "unit", _unit(found)
+    yield from (("power", said) for said in _power(found))
     for mean in found.means:
         by = quantities.fraction(mean.change)
-        phrase: Phrase = (f"{mean.model}: ", by, f" over {counted(mean.cells, 'cell')}")
-        yield Entry(label="geometric mean", phrase=phrase)
+        yield "geometric mean", f"{mean.model}: {by} over {counted(mean.cells, 'cell')}"
 
 
 def _unit(found: Found) -> str:
@@ -210,6 +205,6 @@ def _reading(found: Found, metric: Metric) -> Iterator[Entry]:
         f"Holm's procedure: of 100 comparisons of equal sides, at most 5 call any cell {loss} or {win}"
         f"{premise}"
     )
-    yield Entry(label="verdict", phrase=(verdicts,))
+    yield "verdict", verdicts
     sides = "half the 95 % interval of the side's own " + found.unit
-    yield Entry(label="base, new", phrase=(f"mean ± {sides}",))
+    yield "base, new", f"mean ± {sides}"

@@ -42,20 +42,12 @@ def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unread
     table = Section(title="Every run", columns=COLUMNS, lines=tuple(map(_line, lines)))
     return Document(
         title=TITLE,
-        facts=(Entry(label="folder", phrase=(results,)), *_groups(lines)),
+        facts=(("folder", results), *_groups(lines)),
         notices=tuple(f"{one.run}: cannot be read: {one.reason}" for one in unreadable),
-        comparisons=(),
         sections=(table,) if lines else (),
-        baselines=(),
-        footnotes=(),
         how_to_read=(
-            Entry(
-                label="fastest",
-                phrase=("at the largest world size, among exchanges with an efficiency, else among all",),
-            ),
-            Entry(
-                label="like", phrase=("scaling compare compares runs of one letter; code and hosts may differ",)
-            ),
+            ("fastest", "at the largest world size, among exchanges with an efficiency, else among all"),
+            ("like", "scaling compare compares runs of one letter; code and hosts may differ"),
         ),
     )
 
@@ -64,8 +56,8 @@ def _groups(lines: Sequence[RunLine]) -> Iterator[Entry]:
     groups = {line.like: line.conditions for line in lines if line.like}
     shown = list(groups.items())[-MOST_GROUPS:]
     if len(groups) > len(shown):
-        yield Entry(label="groups", phrase=(f"{len(groups) - len(shown)} older ones are in --format json",))
-    yield from (Entry(label=letter, phrase=(conditions,)) for letter, conditions in shown)
+        yield "groups", f"{len(groups) - len(shown)} older ones are in --format json"
+    yield from shown
 
 
 def _line(line: RunLine) -> Line:
@@ -82,7 +74,7 @@ def _line(line: RunLine) -> Line:
         "efficiency": quantities.fraction(found.efficiency) if found and found.efficiency is not None else None,
         "like": line.like or "-",
     }
-    return Line(cells=cells, flags=found.flags if found else (), remark=(", ".join(_remarks(line)),))
+    return Line(cells=cells, flags=found.flags if found else (), remark=", ".join(_remarks(line)))
 
 
 def _nothing(line: RunLine) -> str:

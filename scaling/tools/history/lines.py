@@ -253,7 +253,7 @@ def _sight(cell: Cell) -> Sight:
 
 
 def _rank(one: Headline) -> tuple[bool, float]:
-    """Order as in report/headline.py."""
+    """Order as in report/labels.py."""
     claims = one.efficiency is not None and not {"ASYNC", "MISLABELLED"} & set(one.flags)
     return claims, one.samples_per_s
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from scaling.analysis.table.catalogue import drawn, serious
+from scaling.analysis.table import catalogue
+from scaling.analysis.table.catalogue import serious
 from scaling.analysis.table.rows import Column
-from scaling.report import labels, words
+from scaling.report import labels
 from scaling.report.figures.parts import Curve, Dot, Figure, Table, Trends
-from scaling.report.formats.html import shell
-from scaling.report.formats.html.page import Shown, shown, toned
-from scaling.report.parts import Line
+from scaling.report.formats.html.page import Shown, data_link, drawn, fill, shown, toned
+from scaling.report.parts import NONE, Line
 from scaling.text import counted, fixed
 from scaling.tools.history import formats
 from scaling.tools.history.formats import COLUMNS, TITLE, document
@@ -105,7 +105,8 @@ def _trends(seen: Seen) -> list[Curve]:
 
 
 def _dots(by_run: Mapping[int, Sight]) -> Iterator[Dot]:
-    return (Dot(number, sight.units_per_s, mark=drawn(sight.flags)) for number, sight in sorted(by_run.items()))
+    for number, sight in sorted(by_run.items()):
+        yield Dot(number, sight.units_per_s, mark=catalogue.drawn(sight.flags))
 
 
 def _said(trend: Curve) -> str:
@@ -129,7 +130,7 @@ def _table(trends: Sequence[Curve]) -> Table:
 
 
 def _text(turn: Dot | None) -> str:
-    return words.NONE if turn is None else f"{turn.value:,.4g} {turn.mark}".rstrip()
+    return NONE if turn is None else f"{turn.value:,.4g} {turn.mark}".rstrip()
 
 
 # ---------------------------------------------------------------- page
@@ -149,26 +150,26 @@ def render(folder: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadabl
     notices = [*doc.notices, *filter(None, [left_out])]
     if len(lines) > MOST_LINES:
         notices.append(f"the table has the last {MOST_LINES} of {len(lines)} runs; rows.csv has all")
-    drawn = list(shell.drawn(found))
+    pictures = list(drawn(found))
     values = {
         "title": f"{TITLE}: {folder}",
         "heading": TITLE,
         "subject": f"{counted(len(lines), 'run')} in {folder}",
         "notices": notices,
-        "drawn": drawn,
+        "drawn": pictures,
         "columns": (NUMBER, *(NAME if column.key == "run" else column for column in COLUMNS), MARKS),
         "rows": list(_rows(doc.sections[0].lines))[-MOST_LINES:][::-1] if lines else [],
-        "facts": shell.entries(doc.facts),
-        "reading": shell.entries(doc.how_to_read),
-        "csv": shell.data_link(formats.csv(lines)),
-        "parts": list(_parts(has_figures=bool(drawn))),
+        "facts": doc.facts,
+        "reading": doc.how_to_read,
+        "csv": data_link(formats.csv(lines)),
+        "parts": list(_parts(has_figures=bool(pictures))),
     }
-    return shell.render(TEMPLATE.read_text(encoding="utf-8"), values)
+    return fill(TEMPLATE, values)
 
 
 def _rows(lines: Sequence[Line]) -> Iterator[tuple[Shown, ...]]:
     for number, line in enumerate(lines, start=1):
-        marks = Shown(text=words.text(line.remark), is_text=True, marks=toned(line.flags))
+        marks = Shown(text=line.remark, is_text=True, marks=toned(line.flags))
         yield Shown(text=str(number), value=str(number)), *(_cell(line, column) for column in COLUMNS), marks
 
 

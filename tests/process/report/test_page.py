@@ -27,9 +27,9 @@ from scaling.errors import UsageError
 from scaling.records.events import Window
 from scaling.records.run import PointRecord
 from scaling.report.figures import FIGURES
-from scaling.report.formats import alone, csv
-from scaling.report.formats.html import page, shell
-from scaling.report.formats.plots import curves
+from scaling.report.formats import csv
+from scaling.report.formats.html import page
+from scaling.report.formats.plots import curves, draw
 from scaling.report.formats.plots.draw import Kind
 from scaling.report.formats.plots.sheet import CURRENT, RED
 from scaling.report.material import Material, source_of
@@ -114,7 +114,7 @@ def test_no_text_of_a_run_hides_or_turns_text_in_pages_and_figures(scene: str) -
     """Names of any length, too."""
     of = Material(*spoilt(*SCENES[scene]()))
     assert shown(page.render(of))
-    assert shown(alone.render(of, "rounds", "svg").decode())
+    assert shown(draw.render(of, "rounds", "svg").decode())
 
 
 def test_the_policy_names_style_and_script_by_their_hashes() -> None:
@@ -125,7 +125,7 @@ def test_the_policy_names_style_and_script_by_their_hashes() -> None:
         digest = base64.b64encode(sha256(inside.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none';") and "unsafe" not in policy
-    assert len(shell.asset("page.js")) < 4000
+    assert len((page.HERE / "page.js").read_text()) < 4000
 
 
 @pytest.mark.parametrize("scene", sorted(SERIOUS))
@@ -146,7 +146,7 @@ def test_emulated_figures_say_so_everywhere() -> None:
     assert '<p class="verdict"><span class="mark doubt">EMULATED</span>' in text
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
         assert ">EMULATED</text>" in svg
-    assert ">EMULATED</text>" in alone.render(of, "loss", "svg").decode()
+    assert ">EMULATED</text>" in draw.render(of, "loss", "svg").decode()
 
 
 def test_the_title_says_what_ran_where_and_when_and_the_run() -> None:
@@ -257,10 +257,10 @@ def test_a_figure_alone_is_stamped_with_whose_numbers_it_shows(name: str) -> Non
     of = Material(*SCENES["networks"](), (), [source_of(Path("some-run"))])
     if not list(FIGURES[name](of)):
         with pytest.raises(UsageError, match=f"--figure {name}: this run has no such figure"):
-            alone.render(of, name, "svg")
+            draw.render(of, name, "svg")
         return
-    text = alone.render(of, name, "svg").decode()
-    assert text == alone.render(of, name, "svg").decode()
+    text = draw.render(of, name, "svg").decode()
+    assert text == draw.render(of, name, "svg").decode()
     assert "digits-cnn on digits, fp32, 32 per device" in text and "some-run" in text
     if name in ("speedup", "efficiency", "loss", "rounds", "cards"):
         assert "MISLABELLED" in text and RED in text
@@ -268,25 +268,25 @@ def test_a_figure_alone_is_stamped_with_whose_numbers_it_shows(name: str) -> Non
 
 @pytest.mark.parametrize(("kind", "start"), [("png", b"\x89PNG\r\n"), ("pdf", b"%PDF-1.")])
 def test_png_and_pdf_are_the_same_bytes_twice(kind: Kind, start: bytes) -> None:
-    first, second = (alone.render(material("default"), "speedup", kind, scale=1.0) for _ in range(2))
+    first, second = (draw.render(material("default"), "speedup", kind, scale=1.0) for _ in range(2))
     assert first == second and first.startswith(start)
 
 
 def test_dark_figures_have_their_own_paper_and_ink() -> None:
-    light = alone.render(material("default"), "loss", "svg", theme="light")
-    dark = alone.render(material("default"), "loss", "svg", theme="dark")
+    light = draw.render(material("default"), "loss", "svg", theme="light")
+    dark = draw.render(material("default"), "loss", "svg", theme="dark")
     assert b"#ffffff" in light and b"#14171c" in dark and b"#14171c" not in light
 
 
 def test_a_figure_for_a_column_has_whole_names_and_its_width() -> None:
     """A column of a paper has 3.5 inches: 252 points, or 700 pixels at 200 dots per inch."""
     of = material("cluster")
-    text = alone.render(of, "efficiency", "svg", is_column=True).decode()
+    text = draw.render(of, "efficiency", "svg", is_column=True).decode()
     assert re.search(r'<svg [^>]*\bwidth="252pt"', text)
     assert {of.label(row) for row in of.rows} <= set(re.findall(r"<text[^>]*>([^<]+)</text>", text))
-    png = alone.render(of, "loss", "png", is_column=True)
+    png = draw.render(of, "loss", "png", is_column=True)
     assert int.from_bytes(png[16:20], "big") in (699, 700)
-    assert alone.render(of, "loss", "pdf", is_column=True).startswith(b"%PDF")
+    assert draw.render(of, "loss", "pdf", is_column=True).startswith(b"%PDF")
 
 
 def test_names_with_signs_that_no_font_has_are_drawn_without_a_warning() -> None:

@@ -34,7 +34,6 @@ from scaling.errors import UsageError
 from scaling.records.host import Gpu
 from scaling.records.run import HelperRecord, PointRecord
 from scaling.records.telemetry import MachineEnergy, Telemetry
-from scaling.report import words
 from scaling.report.formats import csv
 from scaling.report.material import Material
 from scaling.tools.compare.found import METRICS
@@ -339,9 +338,9 @@ def test_the_report_says_it(
     column."""
     records = [record(point("solo", 1), 0.1), two_nodes(by_host)]
     made = Material(header(), records).doc
-    told = {one.label: words.value(one.values[0]) for section in made.sections for one in section.details}
+    told = {label: values[0] for section in made.sections for label, values in section.details}
     assert told.get("CPU and DRAM") == said
-    read = {entry.label: words.text(entry.phrase) for entry in made.how_to_read}
+    read = dict(made.how_to_read)
     assert ("RAPL" in read.get("CPU and DRAM", "")) == (said is not None)
     cure = read.get("J, W: -", "")
     assert (cure.startswith(f"{FIRST}: cannot be read") and "udev rule" in cure) if unreadable else not cure

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from scaling.emulated.layers import DEFAULT_BUCKET_MB
 from scaling.records.run import Emulation, PointRecord
 from scaling.records.telemetry import Telemetry
-from scaling.report import words
 from scaling.report.material import Material
 from tests.support.golden import check_golden
 from tests.support.golden_rows import check_rows
@@ -81,6 +80,6 @@ def test_the_emulator_s_own_error_is_that_of_the_golden_file() -> None:
     found = []
     for case, records in CASES.items():
         details = [one for section in Material(header(), records).doc.sections for one in section.details]
-        own = [value for one in details if one.label == "emulator's own error" for value in one.values]
-        found.append(f"{case}: {'; '.join(map(words.value, own)) or 'nothing'}\n")
+        own = [value for label, values in details if label == "emulator's own error" for value in values]
+        found.append(f"{case}: {'; '.join(own) or 'nothing'}\n")
     check_golden("emulators-error.txt", "".join(found))

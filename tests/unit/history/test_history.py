@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import rows
-from scaling.report.headline import headline as of_report
+from scaling.report.labels import headline as of_report
 from scaling.tools.history import __main__ as command
 from scaling.tools.history.__main__ import letter
 from scaling.tools.history.lines import Headline, line, read

@@ -15,7 +15,7 @@ import pytest
 
 from scaling.records import store
 from scaling.report import __main__ as report
-from scaling.report import schema
+from scaling.report.formats import json as schema
 from scaling.tools.compare import __main__ as compare
 from scaling.tools.history import __main__ as history
 from scaling.tools.importers import __main__ as command

@@ -16,10 +16,10 @@ from scaling.analysis.table.burn_in import summarized
 from scaling.records.burn_in import LinkErrors, PointSummary, is_kept
 from scaling.records.run import Header, PointRecord
 from scaling.report import __main__ as command
-from scaling.report import schema
 from scaling.report.anonymous import disguise
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Strips
+from scaling.report.formats import json as schema
 from scaling.report.formats import terminal
 from scaling.report.formats.html import page
 from scaling.report.material import Material

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.rows import Column, Explanation, Mark, Row, Table, known
-from scaling.report import schema
 from scaling.report.answer import banners
 from scaling.report.figures.parts import Curves
 from scaling.report.figures.scaling import speedup
@@ -102,7 +101,7 @@ def test_programs_read_a_new_column(with_column: Column) -> None:
 
 
 def test_the_schema_has_a_new_column(with_column: Column) -> None:
-    (row,) = [of for name, of in json_module.loads(schema.text())["$defs"].items() if name == "Row"]
+    (row,) = [of for name, of in json_module.loads(json.schema())["$defs"].items() if name == "Row"]
     assert row["properties"][with_column.key] == {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None}
 
 
@@ -153,8 +152,8 @@ def test_a_new_mark_takes_the_claims_of_its_rows(marked: Callable[[Mark], Materi
 
 def test_a_new_mark_has_a_banner_and_a_stamp_on_figures(marked: Callable[[Mark], Material]) -> None:
     material = marked(CROWDED)
-    (banner,) = banners(material)
-    assert (banner.mark, CROWDED.about in banner.says) == (CROWDED.name, True)
+    ((mark, says),) = banners(material)
+    assert (mark, CROWDED.about in says) == (CROWDED.name, True)
     (figure,) = speedup(material)
     assert figure.stamps == (CROWDED.name,)
     assert isinstance(figure.body, Curves)

@@ -25,7 +25,7 @@ from scaling.records.run import Header
 from scaling.records.store import FILE
 from scaling.report import __main__ as command
 from scaling.report import __main__ as report
-from scaling.report import flags, schema
+from scaling.report import flags
 from scaling.report.formats import json as json_format
 from scaling.report.formats import latex
 from scaling.report.formats.terminal import WIDTH, fitted
@@ -181,17 +181,17 @@ def test_a_newer_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 # The JSON of a report is what its schema says, today's and that of older versions; the package keeps it.
 
-KEPT = Path(schema.__file__).with_name("schema.json")
+KEPT = Path(flags.__file__).with_name("schema.json")
 OLD = sorted((Path(__file__).parents[2] / "schema").glob("report-*.json"))
 
 
 def told(text: str) -> Any:
-    return json.loads(msgspec.json.encode(msgspec.json.decode(text, type=schema.report_type())))
+    return json.loads(msgspec.json.encode(msgspec.json.decode(text, type=json_format.report_type())))
 
 
 def test_the_package_keeps_the_schema() -> None:
     """Else: python -m scaling report --schema > scaling/report/schema.json."""
-    assert KEPT.read_text() == schema.text()
+    assert KEPT.read_text() == json_format.schema()
 
 
 def test_the_command_prints_it_without_a_run(capsys: pytest.CaptureFixture[str]) -> None:

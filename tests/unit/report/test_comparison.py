@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from scaling.analysis.table import catalogue
 from scaling.records.run import PointRecord
 from scaling.report.formats import terminal
-from scaling.report.parts import Against, Cell, Line, Quantity, Section
+from scaling.report.parts import Cell, Line, Quantity, Section
 from tests.support.documents import of_sections
 from tests.support.points import changed
 from tests.support.report_scenes import Run, default_run, frameworks_run
@@ -154,9 +154,9 @@ def test_text_that_does_not_fit_in_a_row_is_below_it() -> None:
     made: dict[str, Cell] = {
         "name": "mxnet:dist_async",
         "samples_per_s": Quantity(value=521.5, digits=1),
-        "against_best": Against(verdict="best"),
+        "against_best": "best",
     }
-    line = Line(cells=made, says="OVERSUBSCRIBED", flags=("OVERSUBSCRIBED", "ASYNC"), remark=(remark,))
+    line = Line(cells=made, says="OVERSUBSCRIBED", flags=("OVERSUBSCRIBED", "ASYNC"), remark=remark)
     rate = catalogue.MEAN_RATE.of_unit("images")
     lost = [one for one in catalogue.CAUSES if one.key in ("contention", "straggling", "exposed", "unexplained")]
     columns = (catalogue.NAME, rate, catalogue.AGAINST_BEST, catalogue.EFFICIENCY, *lost)

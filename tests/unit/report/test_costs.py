@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from scaling.report import __main__ as command
-from scaling.report import schema
+from scaling.report.formats import json as schema
 from tests.support.compared_runs import without_noise
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import close, header, point, record, written

@@ -16,8 +16,9 @@ from msgspec import to_builtins
 from scaling.errors import UsageError
 from scaling.report import reference
 from scaling.report.figures import FIGURES
-from scaling.report.formats import alone, csv, json, latex, markdown, openmetrics, screen, terminal
-from scaling.report.formats.html import page, shell
+from scaling.report.formats import csv, json, latex, markdown, openmetrics, screen, terminal
+from scaling.report.formats.html import page
+from scaling.report.formats.plots import draw
 from scaling.report.material import Material, Place
 from scaling.text import as_json, rounded
 from tests.support.golden import GOLDEN, check_golden
@@ -52,7 +53,7 @@ def digest(of: Callable[[Material], str | bytes], material: Material) -> str:
 
 
 def test_every_format_of_every_scene(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "drawn", lambda figures: [(figure, "", "") for figure in figures])
+    monkeypatch.setattr(page, "drawn", lambda figures: [(figure, "", "") for figure in figures])
     lines = (
         f"{scene} {name}: {digest(of, made)}\n"
         for scene, made in ((scene, build()) for scene, build in MATERIALS.items())
@@ -65,7 +66,7 @@ def drawn() -> Iterator[str]:
     yield f"matplotlib {version('matplotlib')}\n"
     for scene in PAGES:
         yield f"{scene} page: {digest(page.render, MATERIALS[scene]())}\n"
-    column = partial(alone.render, kind="svg", theme="dark", is_column=True)
+    column = partial(draw.render, kind="svg", theme="dark", is_column=True)
     for name in ("speedup", "loss", "rounds", "ranks", "cards", "run"):
         yield f"networks {name}: {digest(partial(column, name=name), MATERIALS['networks']())}\n"
 

@@ -1,9 +1,8 @@
-"""A document holds numbers, so that a format needs nothing else; facts and networks of its header."""
+"""What a document is made of; facts and networks of its header."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,34 +14,19 @@ from scaling.analysis.table import catalogue
 from scaling.analysis.table.rows import Column
 from scaling.hosts.networks import choose
 from scaling.records.host import HostInfo
-from scaling.report import curves, labels, quantities, words
+from scaling.report import document, labels, quantities
 from scaling.report.facts import facts
 from scaling.report.formats import markdown, terminal
 from scaling.report.material import Material
-from scaling.report.parts import Cell, Document, Line, Quantity, Section
+from scaling.report.parts import Cell, Line, Quantity, Section
 from tests.support import clouds, predicted_runs
-from tests.support.documents import of_sections, texts
+from tests.support.documents import of_sections
 from tests.support.points import changed
 from tests.support.predicted_runs import prediction
-from tests.support.report_scenes import SCENES, networks_run
+from tests.support.report_scenes import networks_run
 from tests.support.scripted_records import failed, header, host, point, record
 
-# A document: it holds numbers, so that a format needs nothing else to draw a run.
-
 CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
-
-
-def lines(doc: Document) -> Iterator[Line]:
-    return (line for section in (*doc.comparisons, *doc.sections) for line in section.lines)
-
-
-# ---------------------------------------------------------------- it holds numbers
-
-
-@pytest.mark.parametrize("scene", SCENES)
-def test_no_text_has_a_number_with_its_interval_written_out(scene: str) -> None:
-    doc = Material(*SCENES[scene]()).doc
-    assert not [text for text in texts((doc.facts, doc.comparisons, doc.sections, doc.baselines)) if "±" in text]
 
 
 def test_predictions_of_an_older_version_are_counted_and_named() -> None:
@@ -50,7 +34,7 @@ def test_predictions_of_an_older_version_are_counted_and_named() -> None:
     told = [prediction(2, 0.96), prediction(8, 0.75)]
     doc = Material(predicted_runs.HEADER, predicted_runs.run(), predictions=told).doc
     assert "PREDICTED: 2 points of an older version's predictions; they are in the run's file alone" in doc.notices
-    assert "PREDICTED" in [entry.label for entry in doc.how_to_read]
+    assert "PREDICTED" in dict(doc.how_to_read)
     assert not any(
         "PREDICTED" in notice for notice in Material(predicted_runs.HEADER, predicted_runs.run()).doc.notices
     )
@@ -152,7 +136,7 @@ def test_only_cards_that_were_not_asked_for_are_told_apart() -> None:
     receipt = Receipt(
         verdict="VERIFIED", wanted=("ib0", "ib1"), sent_bytes={"ib0": 5, "ib1": 5}, expected_bytes=10
     )
-    assert words.text(curves.carried(receipt)) == "100.0 % on ib0, ib1, 1.00 x expected"
+    assert document.carried(receipt) == "100.0 % on ib0, ib1, 1.00 x expected"
 
 
 # The block above the tables: whose heap CPU workers have, and which variables.
@@ -192,7 +176,7 @@ MIXED = [host(name, allocator="jemalloc" * (name in ("a", "d"))) for name in "ab
 def test_whose_heap_workers_have_is_said_by_host(hosts: list[HostInfo], config: Any, text: list[str]) -> None:
     device = config.get("device", "cpu")
     found = facts(header(hosts, device=device, config=config), (), (), labels.context(()))
-    assert [words.text(entry.phrase) for entry in found if entry.label == "heap"] == text
+    assert [text for label, text in found if label == "heap"] == text
 
 
 # ---------------------------------------------------------------- variables
@@ -200,7 +184,7 @@ def test_whose_heap_workers_have_is_said_by_host(hosts: list[HostInfo], config: 
 
 def said(label: str, *hosts: HostInfo) -> list[str]:
     found = facts(header(hosts), (), (), labels.context(()))
-    return [words.text(entry.phrase) for entry in found if entry.label == label]
+    return [text for name, text in found if name == label]
 
 
 def test_variables_that_change_rates_are_said_by_host() -> None:

@@ -21,7 +21,7 @@ from scaling.records.network import NcclChoice
 from scaling.records.run import Header, PointRecord
 from scaling.records.telemetry import GpuTime
 from scaling.report import __main__ as command
-from scaling.report import devices, words
+from scaling.report import document, facts
 from scaling.report.material import Material
 from tests.support import scripted_records
 from tests.support.golden import check_golden
@@ -38,7 +38,7 @@ USE = DeviceUse(
 
 
 def said(use: DeviceUse) -> str:
-    return words.text(devices.device(use, scripted_records.point().workload))
+    return document.device(use, scripted_records.point().workload)
 
 
 def test_a_device_line() -> None:
@@ -101,7 +101,7 @@ def test_what_nccl_chose_in_words(choice: NcclChoice, text: str) -> None:
     ("number", "version"), [("92000", "9.20.0"), ("90100", "9.1.0"), ("8902", "8.9.2"), ("9", "9")]
 )
 def test_cudnn_s_number_is_a_version(number: str, version: str) -> None:
-    assert devices.cudnn(number) == version
+    assert facts.cudnn(number) == version
 
 
 def test_the_nccl_that_was_loaded_is_the_one_in_its_log() -> None:
@@ -113,7 +113,7 @@ def test_the_nccl_that_was_loaded_is_the_one_in_its_log() -> None:
     silent = replace(first, ready=replace(first.ready, versions={"tensorflow": "2.21.0", "cuda": "12.5.1"}))
     for rank, said_ in ((other, "torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.21.5"),
                         (silent, "tensorflow 2.21.0: CUDA 12.5.1, NCCL 2.29.7")):  # fmt: skip
-        assert devices.libraries([replace(records[2], ranks=(rank,))]) == said_
+        assert facts.libraries([replace(records[2], ranks=(rank,))]) == said_
 
 
 # Reports on runs that a real GPU recorded; tests/recorded/README.md says which.
@@ -195,9 +195,9 @@ BESIDE = [
 def traced_report_said(step_s: float, gpus: Sequence[GpuTime], alone: Sequence[GpuTime]) -> dict[str, str]:
     made = Material(header(), of_two_devices(step_s, gpus, alone)).doc
     (section,) = made.sections
-    entries = {one.label: words.text(one.phrase) for one in made.how_to_read}
+    entries = dict(made.how_to_read)
     return {**{f"read {label}": text for label, text in entries.items()}, **{
-        detail.label: words.text(detail.values[0].phrase) for detail in section.details
+        label: values[0].removeprefix("N=2 ") for label, values in section.details
     }}  # fmt: skip
 
 
@@ -227,5 +227,5 @@ def test_a_profiler_that_changed_the_step_leaves_shares(step_s: float) -> None:
 
 def test_without_profiled_steps_nothing_is_said() -> None:
     made = Material(header(), [one for one in of_two_devices(0.2, [], []) if one.point.round == 1]).doc
-    assert "traced" not in {one.label for one in made.how_to_read}
-    assert not [one for section in made.sections for one in section.details if one.label.startswith("trace")]
+    assert "traced" not in dict(made.how_to_read)
+    assert not [one for section in made.sections for one in section.details if one[0].startswith("trace")]

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from scaling.analysis.table.analyse import rows
 from scaling.records import store
 from scaling.records.run import Header, PointRecord
-from scaling.report import words
 from scaling.report.answer import Answer, answer
 from scaling.report.formats import csv, json, latex, markdown, screen, terminal
 from scaling.report.formats.html import page
 from scaling.report.formats.terminal import BAR_WIDTHS, bar
-from scaling.report.headline import headline, last_line
+from scaling.report.labels import headline, last_line
 from scaling.report.material import Material, Place
+from tests.support.documents import under
 from tests.support.golden import GOLDEN, check_golden
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run, rendered, strong_run
@@ -323,7 +323,7 @@ def loss(framework: str, **changes: Any) -> str:
             record(point("exchange", 2, **{**of, "strategy": f"{framework}:a"}), 0.15),
         ]
     made = Material(header(), records).doc
-    (said,) = [words.text(entry.phrase) for entry in made.how_to_read if entry.label == "loss"]
+    said = dict(made.how_to_read)["loss"]
     assert "straggling, the slowest rank of a step against the mean" in said
     return said
 
@@ -349,7 +349,7 @@ def test_slower_cores_are_explained_where_a_note_says_so(canary_s: float) -> Non
     windows = tuple(replace(one, canary_s=seconds) for one, seconds in zip(rank.windows, canaries_s, strict=True))
     records[-1] = replace(records[-1], ranks=(replace(rank, windows=windows),))
     made = Material(header(), records).doc
-    assert ("slower cores" in [entry.label for entry in made.how_to_read]) is (canary_s > 0.02)
+    assert ("slower cores" in dict(made.how_to_read)) is (canary_s > 0.02)
 
 
 # The sentence at the head of a page, where an efficiency must not be claimed.
@@ -363,9 +363,10 @@ def test_one_round_names_no_cause_and_tries_more_rounds() -> None:
     """Its loss of a tenth has no interval; over two rounds the same is told."""
     made = [one for number in range(2) for one in sweep(number, 0.1, {2: 0.112 + 0.0001 * number})]
     one, two = said([each for each in made if each.point.round == 0]), said(made)
-    assert two.lost.startswith("7.2 % ± 0.5 exposed communication, ")
-    assert one.stamps == ("ONE-ROUND",) and one.tries == ("--rounds 3 (intervals and comparisons)",)
-    assert one.lost == "not tested: a single round has no interval"
+    assert dict(two.lines)["lost"].startswith("7.2 % ± 0.5 exposed communication, ")
+    assert one.stamps == ("ONE-ROUND",)
+    assert under("try", one.lines) == ["--rounds 3 (intervals and comparisons)"]
+    assert dict(one.lines)["lost"] == "not tested: a single round has no interval"
 
 
 def test_a_plain_loop_alone_lacks_no_plain_loop() -> None:
@@ -450,7 +451,7 @@ def test_across_nodes_it_scales_as_batches_that_are_not_shared() -> None:
 def test_the_report_says_the_rule_the_batches_and_the_cause() -> None:
     run = header([host(name) for name in NAMES], launch_size=16), list(records())
     made = Material(*run).doc
-    (batch,) = [words.text(fact.phrase) for fact in made.facts if fact.label == "batch"]
+    batch = dict(made.facts)["batch"]
     assert batch == "144 per node, shared by its participating devices (node rule)"
     (section,) = made.sections
     assert {"batch_size", "small_batch"} <= {column.key for column in section.columns}
@@ -459,5 +460,5 @@ def test_the_report_says_the_rule_the_batches_and_the_cause() -> None:
     assert [(cells["batch"], cells["efficiency"]) for cells in plain] == [
         ("batch 36", ""), ("batch 72", ""), ("batch 144", "= 100 %"),
     ]  # fmt: skip
-    (loss,) = [words.text(entry.phrase) for entry in made.how_to_read if entry.label == "loss"]
+    loss = dict(made.how_to_read)["loss"]
     assert "small batch, a device's part of a node's batch costs more than its part of the time" in loss

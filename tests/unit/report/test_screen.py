@@ -23,6 +23,7 @@ from scaling.report import advice, facts
 from scaling.report.answer import answer
 from scaling.report.formats import screen
 from scaling.report.material import Material, Place
+from tests.support.documents import under
 from tests.support.golden import check_golden
 from tests.support.gpu_records import gpus_run
 from tests.support.report_scenes import SCENES, Run, default_run
@@ -127,8 +128,8 @@ def test_no_line_is_wider_and_none_breaks_a_number(name: str, width: int) -> Non
 # ---------------------------------------------------------------- try
 
 
-def tries(records: Sequence[PointRecord], of: Header | None = None) -> tuple[str, ...]:
-    return answer(Material(of or header(launch_size=2), records)).tries
+def tries(records: Sequence[PointRecord], of: Header | None = None) -> list[str]:
+    return under("try", answer(Material(of or header(launch_size=2), records)).lines)
 
 
 @pytest.mark.parametrize("cause", [cause.key for cause in catalogue.CAUSES])
@@ -218,14 +219,16 @@ def test_networks_are_tied_only_if_their_difference_is_known_to_be_small(size: f
             at = point("exchange", 2, number, interconnect=network)
             noise = 1 + size * (drift if network == "ib0" else 0.005 - drift)
             records.append(carried(record(at, 0.11 * noise, hosts=("a", "b")), network))
-    (said,) = answer(Material(header(), records)).faster
+    (said,) = under("faster", answer(Material(header(), records)).lines)
     assert re.fullmatch(expected, said)
 
 
 def test_one_round_proves_nothing() -> None:
     made = [record(point("solo"), 0.1)]
     made += [record(point(world_size=2, strategy=name), s) for name, s in (("fake:a", 0.1), ("fake:b", 0.2))]
-    assert answer(Material(header(), made)).faster == ("fake:a is not proven to be faster than fake:b at N=2",)
+    assert under("faster", answer(Material(header(), made)).lines) == [
+        "fake:a is not proven to be faster than fake:b at N=2"
+    ]
 
 
 def test_asynchronous_rows_are_compared_among_themselves() -> None:
@@ -234,7 +237,7 @@ def test_asynchronous_rows_are_compared_among_themselves() -> None:
         made += [record(point("solo", 1, number), 0.1), record(point("exchange", 2, number), 0.11)]
         for name, step_s in (("fake:b", 0.12), ("fake:c", 0.2)):
             made.append(asynchronous(record(point("exchange", 2, number, strategy=name), step_s + number / 1000)))
-    (said,) = answer(Material(header(), made)).faster
+    (said,) = under("faster", answer(Material(header(), made)).lines)
     assert said.startswith("asynchronous: fake:b is ") and said.endswith(" faster than fake:c at N=2")
 
 
@@ -243,9 +246,9 @@ def test_asynchronous_rows_are_compared_among_themselves() -> None:
 
 def test_a_repeated_window_is_counted_in_trust() -> None:
     made = [one for number in range(3) for one in sweep(number, 0.1, {2: 0.11})]
-    assert answer(Material(header(), made)).trust == "3 rounds"
+    assert under("trust", answer(Material(header(), made)).lines) == ["3 rounds"]
     made = [_disturbed(one) if one.point.kind == "exchange" else one for one in made]
-    said = answer(Material(header(), made)).trust
+    (said,) = under("trust", answer(Material(header(), made)).lines)
     assert re.search(r"\d of \d+ windows repeated while cc1plus used the cores", said)
 
 
@@ -287,8 +290,8 @@ def test_a_slow_place_in_a_note_of_any_row_is_on_the_screen(note: str, said: str
     material = Material(*default_run())
     rows = tuple(replace(row, footnotes=(note,) if row.world_size == 1 else ()) for row in material.rows)
     material.__dict__["analysis"] = replace(material.analysis, rows=rows)
-    found = answer(material)
-    assert found.tries[0].startswith(said) and found.lost.endswith(lost)
+    found = answer(material).lines
+    assert under("try", found)[0].startswith(said) and under("lost", found)[0].endswith(lost)
 
 
 def test_trust_has_what_the_tables_warn_of() -> None:
@@ -302,14 +305,14 @@ def test_trust_has_what_the_tables_warn_of() -> None:
         for number in range(3)
         for one in sweep(number, 0.1, {2: 0.11})
     ]
-    trust = answer(Material(header(), made)).trust
+    (trust,) = under("trust", answer(Material(header(), made)).lines)
     assert "CPUs over 80 % busy while they emulated in 12 of 12 points" in trust
     assert "foreign load on node1: cc1plus" in trust
     material = Material(*two_networks())
     unknown = Emulation(samples_per_s=100.0, error_fraction=None)
     rows = tuple(replace(row, emulation=unknown) for row in material.rows)
     material.__dict__["analysis"] = replace(material.analysis, rows=rows)
-    assert "the emulator's own error is unknown in 4 of 4 rows" in answer(material).trust
+    assert "the emulator's own error is unknown in 4 of 4 rows" in under("trust", answer(material).lines)[0]
 
 
 def test_a_run_that_lacks_points_is_resumed_and_another_one_repeated() -> None:

@@ -62,7 +62,7 @@ def test_a_part_of_the_data_is_an_epoch_and_the_report_says_so(tmp_path: Path) -
     assert next(told.command for told in launch.told if told.task.rank == 0) == Train(number=0, steps=2)
     (row,) = analyse(run.records).trainings
     assert (row.held_out, row.data_samples) == (100, {"train": 1437, "test": 360})
-    said = {entry.label: "".join(map(str, entry.phrase)) for entry in Material(run.header, run.records).doc.facts}
+    said = dict(Material(run.header, run.records).doc.facts)
     assert "on 256 of 1,437 samples, held-out top-1 on 100 of 360 samples" in said["trained"]
 
 
@@ -74,7 +74,7 @@ def test_rank_0_saves_what_was_learnt_once_and_for_all(tmp_path: Path) -> None:
     assert [one.saved for one in results if one] == [str(file), ""]
     spec = replace(models.of(record.point.workload), weights=str(file))
     assert [name for name, _ in weights.draw(spec, seed=5)] == weights.names(spec)
-    said = {entry.label: "".join(map(str, entry.phrase)) for entry in Material(run.header, run.records).doc.facts}
+    said = dict(Material(run.header, run.records).doc.facts)
     assert said["weights"] == f"saved to {file}"
 
 

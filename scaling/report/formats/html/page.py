@@ -1,32 +1,82 @@
-"""The page of a report. The same run always gives the same bytes."""
+"""The page of a report, and what all pages share: Jinja, style, script and content policy.
+
+The same run always gives the same bytes. Everything from a run is text: Jinja escapes it, and invisible signs are
+removed. The policy allows only this style and this script, by their hashes (Content Security Policy Level 3, W3C).
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
+from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup
 from msgspec.structs import replace
 
+import scaling
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import mark_named
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.point import Record
 from scaling.records.run import FAIL, PASS
-from scaling.report import facts, quantities, verdict, words
+from scaling.report import facts, parts, quantities, verdict
 from scaling.report.answer import answer, banners
 from scaling.report.figures import FIGURES
+from scaling.report.figures.parts import Figure
 from scaling.report.formats import csv
-from scaling.report.formats.html import shell
-from scaling.report.formats.html.shell import MOST_BYTES
+from scaling.report.formats.plots import draw
+from scaling.report.formats.plots.sheet import NARROW
 from scaling.report.material import Material, curved
-from scaling.report.parts import Cell, Document, Line, Quantity, Section
+from scaling.report.parts import Cell, Entry, Line, Quantity, stamped
+from scaling.text import one_line
 
-# ---------------------------------------------------------------- all rows
+# ---------------------------------------------------------------- all pages
+
+
+HERE = Path(__file__).parent
+# A larger page is slow to mail and to open.
+MOST_BYTES = 2_000_000
+
+
+def fill(template: Path, values: Mapping[str, Any]) -> str:
+    """Return the page of a template; it has `values`, style, script, policy, version and macros."""
+    style, script, macros = (
+        (HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js", "parts.html.j2")
+    )
+    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (style, script)]
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    made = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: one_line(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=DictLoader({"parts.html.j2": macros}),
+    )
+    given = {"style": Markup(style), "script": Markup(script), "policy": policy, "version": scaling.__version__}
+    return made.from_string(template.read_text(encoding="utf-8")).render({**given, **values})
+
+
+def drawn(figures: Iterable[Figure]) -> Iterator[tuple[Figure, str, str]]:
+    """Return each figure with its SVG, wide and for a phone; ids are unique in the page."""
+    for number, figure in enumerate(figures, start=1):
+        wide, narrow = draw.for_page(figure, f"f{number}"), draw.for_page(figure, f"n{number}", NARROW)
+        yield figure, Markup(wide), Markup(narrow)
+
+
+def data_link(text: str) -> str:
+    return f"data:text/csv;charset=utf-8;base64,{b64encode(text.encode()).decode()}"
 
 
 class Shown(Record, frozen=True, kw_only=True):
-    """A cell of the sortable table. `value` is the key for sorting: None for the text, "" for no value. `marks`:
+    """A cell of a sortable table. `value` is the key for sorting: None for the text, "" for no value. `marks`:
     each with its tone (`tone`)."""
 
     text: str
@@ -36,24 +86,8 @@ class Shown(Record, frozen=True, kw_only=True):
     notes: tuple[int, ...] = ()
 
 
-def rows(material: Material) -> list[tuple[Shown, ...]]:
-    lines = [line for section in material.doc.sections if section.is_curve for line in section.lines]
-    found = zip(curved(material.analysis), lines, strict=True)
-    wanted = catalogue.columns("page", material.rows)
-    return [tuple(_shown(column, line, row, material) for column in wanted) for row, line in found]
-
-
-def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
-    if column.key == catalogue.CURVE.key:
-        return Shown(text=material.label(row), is_text=True)
-    if column.key == catalogue.MARKED.key:
-        said = f"({row.failed.cause})" if row.failed else ""
-        return Shown(text=said, is_text=True, marks=toned(row.flags), notes=line.marks)
-    return shown(line.cells.get(column.key), column)
-
-
 def shown(cell: Cell, column: Column) -> Shown:
-    text = words.stamped(*words.cell(_grouped(cell), column)).strip()
+    text = stamped(*parts.shown(_grouped(cell), column)).strip()
     return Shown(text=text, value=f"{cell.value:.10g}" if isinstance(cell, Quantity) else "")
 
 
@@ -69,25 +103,11 @@ def tone(mark: str) -> str:
     return "good" if mark in ("VERIFIED", PASS) else "doubt"
 
 
-# ---------------------------------------------------------------- comparisons, baselines, details
-
-
-def _tables(doc: Document) -> list[Section]:
-    """Return comparisons, baselines and the sections that are no curves."""
-    return [*doc.comparisons, *doc.baselines, *(section for section in doc.sections if not section.is_curve)]
-
-
-def _texts(line: Line, columns: Sequence[Column]) -> list[str]:
-    cells = {key: _grouped(cell) for key, cell in line.cells.items()}
-    return [words.stamped(*cell).strip() for cell in words.cells(replace(line, cells=cells), columns)]
-
-
 def _grouped(cell: Cell) -> Cell:
     return quantities.grouped(cell) if isinstance(cell, Quantity) else cell
 
 
-def _details(section: Section) -> list[tuple[str, str]]:
-    return [(detail.label, "; ".join(map(words.value, detail.values))) for detail in section.details]
+# ---------------------------------------------------------------- the page of a report
 
 
 # A larger CSV is not embedded.
@@ -110,69 +130,74 @@ def render(material: Material, most_bytes: int = MOST_BYTES) -> str:
 
 
 def _page(material: Material, names: Collection[str]) -> str:
-    figures = (figure for name, of in FIGURES.items() if name not in names for figure in of(material))
-    drawn = list(shell.drawn(figures))
-    doc, header = material.doc, material.header
-    heading = facts.heading(header, material.rows)
-    first = [one for one in drawn if one[0].name in FIRST]
-    sound = [one for one in drawn if one[0].name in SOUND]
+    figures = list(drawn(one for name, make in FIGURES.items() if name not in names for one in make(material)))
+    doc, header, columns = material.doc, material.header, catalogue.columns("page", material.rows)
+    heading, said = facts.heading(header, material.rows), answer(material)
+    first, sound = ([one for one in figures if one[0].name in of] for of in (FIRST, SOUND))
+    curves = [section for section in doc.sections if section.is_curve]
+    found = zip(curved(material.analysis), (line for section in curves for line in section.lines), strict=True)
     text = csv.of_rows(material.rows, header, material.pricing)
-    made_with = (words.text(fact.phrase) for fact in doc.facts if fact.label in ("software", "hosts", "started"))
     values: dict[str, Any] = {
         "heading": heading,
         "title": ": ".join((heading, *filter(None, [" ".join(source.name for source in material.sources)]))),
         "subject": " · ".join(facts.setting(header, material.records)),
         "doc": doc,
-        "banners": [(one, tone(one.mark)) for one in banners(material)],
-        "answer": answer(material),
+        "banners": [(mark, says, tone(mark)) for mark, says in banners(material)],
+        "answer": said,
         "left_out": f"To stay below 2 MB this page leaves out: {', '.join(names)}." if names else "",
         "first": first,
         "sound": sound,
-        "others": [one for one in drawn if one not in first and one not in sound],
-        "rows": rows(material),
-        "columns": catalogue.columns("page", material.rows),
-        "tables": _tables(doc),
-        "curves": [section for section in doc.sections if section.is_curve and section.details],
-        **{"texts": _texts, "toned": toned, "text": words.text, "details": _details},
-        "certificate": list(_certificate(material)),
+        "others": [one for one in figures if one not in first and one not in sound],
+        "rows": [[_of_row(column, line, row, material) for column in columns] for row, line in found],
+        "columns": columns,
+        "tables": [*doc.comparisons, *doc.baselines, *(one for one in doc.sections if not one.is_curve)],
+        "curves": [section for section in curves if section.details],
+        "texts": _texts,
+        "toned": toned,
+        "certificate": list(_certificate(material, said.verdict)),
         "certified": list(_certified(material)),
-        "facts": shell.entries(doc.facts),
-        "reading": shell.entries(doc.how_to_read),
-        "csv": shell.data_link(text) if len(text.encode()) <= MOST_CSV_BYTES else "",
+        "csv": data_link(text) if len(text.encode()) <= MOST_CSV_BYTES else "",
         "sources": material.sources,
         "is_import": header.is_import,
         "command": facts.command(header, shlex.join(header.command)) if header.hosts else "",
-        "made_with": "; ".join(made_with),
-        "parts": list(_parts(material, first, sound)),
+        "made_with": "; ".join(text for label, text in doc.facts if label in ("software", "hosts", "started")),
     }
-    return shell.render(shell.asset("page.html.j2"), values)
+    is_there = {
+        "figures": ("Figures", first),
+        "tables": ("All rows", True),
+        "sound": ("Is it sound?", sound),
+        "notes": ("Notes", doc.footnotes),
+        "certificate": ("Certificate", material.certificate),
+        "machine": ("Machine", True),
+        "reproduce": ("Reproduce", header.hosts),
+        "data": ("Data", True),
+        "reading": ("How to read", doc.how_to_read),
+    }
+    values["parts"] = [(anchor, name) for anchor, (name, is_so) in is_there.items() if is_so]
+    return fill(HERE / "page.html.j2", values)
 
 
-def _parts(material: Material, first: Sequence[Any], sound: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the anchor and the name of each part that this page has."""
-    for anchor, name, is_there in (
-        ("figures", "Figures", first),
-        ("tables", "All rows", True),
-        ("sound", "Is it sound?", sound),
-        ("notes", "Notes", material.doc.footnotes),
-        ("certificate", "Certificate", material.certificate),
-        ("machine", "Machine", True),
-        ("reproduce", "Reproduce", material.header.hosts),
-        ("data", "Data", True),
-        ("reading", "How to read", material.doc.how_to_read),
-    ):
-        if is_there:
-            yield anchor, name
+def _of_row(column: Column, line: Line, row: Row, material: Material) -> Shown:
+    if column.key == catalogue.CURVE.key:
+        return Shown(text=material.label(row), is_text=True)
+    if column.key == catalogue.MARKED.key:
+        said = f"({row.failed.cause})" if row.failed else ""
+        return Shown(text=said, is_text=True, marks=toned(row.flags), notes=line.marks)
+    return shown(line.cells.get(column.key), column)
 
 
-def _certificate(material: Material) -> Iterator[tuple[str, str]]:
+def _texts(line: Line, columns: Iterable[Column]) -> list[str]:
+    return replace(line, cells={key: _grouped(cell) for key, cell in line.cells.items()}).texts(columns)
+
+
+def _certificate(material: Material, said: str) -> Iterator[Entry]:
     """Yield the lines of a certificate: verdict, errors, work, hosts, time, version and digest of the records."""
     if (found := material.certificate) is None:
         return
-    yield "result", answer(material).verdict
+    yield "result", said
     yield from ((label or "also", text) for label, text in verdict.lines(found))
     wanted = ("model", "batch", "strategies", "hosts", "started", "software")
-    yield from ((fact.label, words.text(fact.phrase)) for fact in material.doc.facts if fact.label in wanted)
+    yield from (fact for fact in material.doc.facts if fact[0] in wanted)
     yield from (("records", f"{one.name}, run.jsonl sha256 {one.sha256}") for one in material.sources)
 
 

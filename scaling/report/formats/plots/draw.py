@@ -1,12 +1,14 @@
-"""Draw figures as SVG, PNG or PDF. Other formats use `for_page` and `alone`."""
+"""Draw figures as SVG, PNG or PDF. A page uses `for_page`, `--figure` uses `render`."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from io import BytesIO, StringIO
 from itertools import groupby
 from typing import Any, Literal
+from xml.etree import ElementTree as ET
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -17,6 +19,8 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from scaling.analysis.table.catalogue import mark_named
+from scaling.errors import UsageError
+from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import (
     Bar,
     Bars,
@@ -31,11 +35,12 @@ from scaling.report.figures.parts import (
     Trends,
     shortened,
 )
-from scaling.report.formats.plots import curves, svg
+from scaling.report.formats.plots import curves
 from scaling.report.formats.plots.sheet import (
     BLUE,
     CAUSES,
     COLUMN_IN,
+    CURRENT,
     GREEN,
     GREY,
     KINDS,
@@ -49,7 +54,8 @@ from scaling.report.formats.plots.sheet import (
     drawing,
     label_width,
 )
-from scaling.text import decimals
+from scaling.report.material import Material
+from scaling.text import decimals, one_line
 
 # ---------------------------------------------------------------- bars: loss, rounds, cards
 
@@ -265,6 +271,15 @@ DRAWERS: dict[type, tuple[Callable[[Sheet, Any], None], Callable[[Any, Format], 
 }
 
 
+_WHY = {
+    "cards": "no bytes crossed nodes",
+    "efficiency": "no row has an efficiency",
+    "loss": "no row has an efficiency",
+    "ranks": "its largest world size has no windows of several ranks",
+    "devices": "there are no readings of its devices",
+}
+
+
 def for_page(figure: Figure, prefix: str, of: Format = WIDE) -> str:
     """Return an SVG element in the ink of the page; ids begin with `prefix`."""
     with drawing("page"):
@@ -272,15 +287,29 @@ def for_page(figure: Figure, prefix: str, of: Format = WIDE) -> str:
         on = Drawing(figsize=(of.width_in, height))
         sheet = Sheet(on, height, "page", of)
         _draw(sheet, figure)
-        text = _svg(on)
-    return svg.embedded(text, prefix=prefix, title=figure.title, says=figure.says, titles=sheet.titles)
+        return _embedded(_svg(on), figure, prefix, sheet.titles)
 
 
-def alone(
-    figures: Sequence[Figure], kind: Kind, footing: str, *, theme: Theme, scale: float, is_column: bool = False
+def render(
+    material: Material,
+    name: str,
+    kind: Kind,
+    *,
+    theme: Theme = "light",
+    scale: float = 2.0,
+    is_column: bool = False,
 ) -> bytes:
-    """Return a file with the figures of one name below each other. Each has its heading, and `footing`, which
-    names the run; for a column of a paper the caption has both. PNG has `scale` x 100 dots per inch."""
+    """Return a file with the figures of one name below each other. Each has its heading, and a footing that names
+    the run; for a column of a paper the caption has both. PNG has `scale` x 100 dots per inch.
+
+    Raises UsageError if the run has no such figure.
+    """
+    figures = tuple(FIGURES[name](material))
+    if not figures:
+        raise UsageError(f"--figure {name}: this run has no such figure: {_WHY.get(name, 'nothing was measured')}")
+    facts = dict(material.doc.facts)
+    said = [facts.get(label, "") for label in ("model", "batch", "started")]
+    footing = ", ".join(filter(None, [*said, *(source.name for source in material.sources)]))
     of, above, below = (NARROW, 0.0, 0.0) if is_column else (WIDE, HEADING_IN, FOOTING_IN)
     shrunk = COLUMN_IN / of.width_in if is_column else 1.0
     title, says = ("; ".join(texts) for texts in zip(*((one.title, one.says) for one in figures), strict=True))
@@ -296,7 +325,7 @@ def alone(
                 sheet.heading(figure.title)
                 sheet.footing(f"{footing}{f' ({figure.left_out})' if figure.left_out else ''}")
         if kind == "svg":
-            return svg.alone(_svg(on), title=title, says=f"{says}. {footing}", scale=shrunk).encode()
+            return _saved(_svg(on), title, f"{says}. {footing}", shrunk).encode()
         if kind == "png":
             on.set_dpi(DOTS_PER_INCH * scale * shrunk)
             latin = title.encode("latin-1", "replace").decode("latin-1")  # as texts in PNG are
@@ -316,7 +345,119 @@ def _draw(sheet: Sheet, figure: Figure) -> None:
     sheet.stamp(figure.stamps, across=isinstance(figure.body, Curves | Trends))
 
 
-def _svg(on: Drawing) -> str:
+# ---------------------------------------------------------------- SVG
+#
+# On a page it has no styles, because a server's content policy may drop them (Jenkins does). They become
+# attributes, and the ink becomes `currentColor`, so that figures follow the page's theme.
+
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
+HREF = f"{{{XLINK}}}href"
+# Two decimals of a pixel.
+_NUMBER = re.compile(r"-?\d+\.\d+")
+# A rectangle by its four corners.
+_RECTANGLE = re.compile(r"M (\S+) (\S+) L (\S+) \2 L \3 (\S+) L \1 \4(?: L \1 \2)? z ?")
+_NO_TURN = re.compile(r"rotate\(-?0 [^)]*\)")
+_GEOMETRY = ("d", "transform", "x", "y", "width", "height", "points")
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_FONT = re.compile(r"(?:(?:normal|(italic|oblique)|(bold|\d{3})) )*([\d.]+)px (.+)")
+# Matplotlib's style sheet, as attributes of the root.
+_EVERYWHERE = {"stroke-linejoin": "round", "stroke-linecap": "butt"}
+
+
+def _svg(on: Drawing) -> ET.Element:
     out = StringIO()
     FigureCanvasSVG(on).print_svg(out, metadata={"Date": None})
-    return out.getvalue()
+    return ET.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", out.getvalue(), count=1))
+
+
+def _embedded(root: ET.Element, figure: Figure, prefix: str, titles: Mapping[str, str]) -> str:
+    """Return the SVG element for a page, with ids that begin with `prefix`, and texts for screen readers.
+    `titles`: whole names of names that are cut, by the id of their group."""
+    values = " ".join(value for element in root.iter() for value in element.attrib.values())
+    used = {*_REFERENCE.findall(values), *(element.get(HREF, "").removeprefix("#") for element in root.iter())}
+    _clean(root, prefix, used, titles)
+    root.attrib = {
+        "viewBox": root.get("viewBox", ""),
+        "width": "100%",
+        "role": "img",
+        "aria-labelledby": f"{prefix}-title {prefix}-desc",
+        **_EVERYWHERE,
+    }
+    root[:0] = [_text("title", figure.title, f"{prefix}-title"), _text("desc", figure.says, f"{prefix}-desc")]
+    return _written(root)
+
+
+def _saved(root: ET.Element, title: str, says: str, scale: float) -> str:
+    """Return the SVG as a file of its own, with its styles, in `scale` times its drawn size."""
+    for name in ("width", "height"):
+        root.set(name, f"{float(root.get(name, '0').removesuffix('pt')) * scale:g}pt")
+    root[:] = [one for one in root if one.tag != f"{{{SVG}}}metadata"]
+    root.set("role", "img")
+    root[:0] = [_text("title", title), _text("desc", says)]
+    for element in root.iter():
+        _rounded(element)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{_written(root)}\n'
+
+
+def _written(root: ET.Element) -> str:
+    ET.register_namespace("", SVG)
+    ET.register_namespace("xlink", XLINK)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _text(name: str, text: str, gid: str = "") -> ET.Element:
+    made = ET.Element(f"{{{SVG}}}{name}", {"id": gid} if gid else {})
+    made.text = one_line(text)
+    return made
+
+
+def _clean(element: ET.Element, prefix: str, used: Collection[str], titles: Mapping[str, str]) -> list[ET.Element]:
+    """Return what replaces an element: itself, nothing if it draws nothing, the children of a bare group."""
+    name = element.tag.removeprefix(f"{{{SVG}}}")
+    children = [one for one in element if one.tag not in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]
+    element.text, element.tail = None if children else element.text, None
+    _attributes(element, prefix)
+    if (gid := element.get("id", "")) and gid in used:
+        element.set("id", f"{prefix}-{gid}")
+    else:
+        element.attrib.pop("id", None)
+    keeps = name in ("defs", "clipPath")
+    cleaned = [new for child in children for new in _clean(child, prefix, used, titles)]
+    # A path without filling and line is the paper of figure and axes.
+    path, none = f"{{{SVG}}}path", ("none", "none")
+    element[:] = [
+        one for one in cleaned if keeps or one.tag != path or (one.get("fill"), one.get("stroke", "none")) != none
+    ]
+    if gid in titles:
+        element.insert(0, _text("title", titles[gid]))
+    return list(element) if name == "g" and not element.attrib and gid not in titles else [element]
+
+
+def _attributes(element: ET.Element, prefix: str) -> None:
+    """Turn styles into attributes, rename references, round numbers."""
+    for declaration in element.attrib.pop("style", "").split(";"):
+        name, _, value = (part.strip() for part in declaration.partition(":"))
+        if name != "font":
+            element.attrib.update({name: value} if value else {})
+        elif found := _FONT.fullmatch(value):
+            element.attrib.update({"font-size": found[3], "font-family": found[4]})
+            if weight := re.search(r"\b(bold|[6-9]00)\b", value):
+                element.set("font-weight", "bold" if weight else "")
+    for name, value in list(element.attrib.items()):
+        if name == HREF:
+            del element.attrib[name]
+            element.set("href", f"#{prefix}-{value.removeprefix('#')}")
+        else:
+            own = _REFERENCE.sub(rf"url(#{prefix}-\1)", value)
+            element.set(name, "currentColor" if own == CURRENT else own)
+    _rounded(element)
+
+
+def _rounded(element: ET.Element) -> None:
+    for name in _GEOMETRY:
+        if (value := element.get(name)) is not None:
+            short = _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
+            element.set(name, _RECTANGLE.sub(r"M\1 \2H\3V\4H\1z", " ".join(_NO_TURN.sub("", short).split())))
+            if not element.get(name):
+                del element.attrib[name]

@@ -23,7 +23,7 @@ from scaling.report.figures.parts import shortened
 from scaling.text import one_line
 
 Theme = Literal["light", "dark", "page"]
-# The ink of a page; svg.py turns it into `currentColor`.
+# The ink of a page; draw.py turns it into `currentColor`.
 CURRENT = "#010203"
 INK: dict[Theme, str] = {"light": "#1b1f24", "dark": "#e6e9ee", "page": CURRENT}
 PAPER: dict[Theme, str] = {"light": "#ffffff", "dark": "#14171c", "page": "none"}
