@@ -1,7 +1,7 @@
 """The GPUs of this host as NVML reports them: properties, near cores, links, and what spoils a measurement.
 
 No framework is imported. Without a driver or a GPU the result is empty, and an unsupported field is unknown: None,
-0, "?", () or False. agent/device_probe.py reads what changes while a worker runs.
+0, "?", () or False. agent/watch.py reads what changes while a worker runs.
 """
 
 from __future__ import annotations

@@ -54,6 +54,8 @@ class Meter:
         self._begun_s: float | None = None
         self._steps, self._used_s = 0, 0.0
 
+    masks, affinity_cpus, percent, machine_percent = frozenset[tuple[int, ...]](), None, None, None
+
     def start(self) -> None:
         self._begun_s = self._world.cpu_s
 
@@ -68,8 +70,8 @@ class Meter:
         return CpuTime(steps=self._steps, wall_s=1.0, kernel_s=self._used_s, minor_faults=0, major_faults=0)
 
 
-class Probe:
-    interval_s = 1.0
+class Gpu:
+    energy_is_integral, energy_j, max_sm_clock_mhz, samples = False, None, None, ()
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -77,21 +79,17 @@ class Probe:
     def start(self) -> None:
         self._world.calls.append("start")
 
-    def sample(self) -> None:
+    def read(self) -> None:
         self._world.calls.append("sample")
 
     def pause(self) -> None:
         self._world.calls.append("pause")
 
-    def stop(self) -> Telemetry:
-        self._world.calls.append("stop")
-        return Telemetry(load_1m=1.0)
-
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World()
-    monkeypatch.setattr(watch_module, "DeviceProbe", lambda *_, **__: Probe(world))
+    monkeypatch.setattr(watch_module.GpuMeter, "open", lambda *_: Gpu(world))
     monkeypatch.setattr(watch_module, "CpuMeter", lambda *_: Meter(world))
     monkeypatch.setattr(interfaces, "read", lambda: world.sent_bytes)
     monkeypatch.setattr(interfaces, "since", _carried)
@@ -111,8 +109,9 @@ def _flows(before: dict[str, int], now: dict[str, int]) -> tuple[Flow, ...]:
     )
 
 
-def watch(**fields: Any) -> Watch:
-    return Watch(replace(TASK, counts_traffic=True, **fields), os.getpid(), computes=True)
+def watch() -> Watch:
+    point = changed(POINT, device="cuda")
+    return Watch(replace(TASK, counts_traffic=True, point=point, device_indices=(0,)), os.getpid(), computes=True)
 
 
 def is_measuring(one: Watch) -> bool:
@@ -137,7 +136,6 @@ def test_stretches_add_up_and_what_lies_between_them_does_not_count(world: World
     assert telemetry.cpu is not None
     # Each stretch has one step more than its windows: the one that is not counted.
     assert (telemetry.cpu.kernel_s, telemetry.cpu.steps) == (3.0, 3 * 7)
-    assert telemetry.load_1m == 1.0
 
 
 def test_a_connection_that_is_gone_counts_in_its_own_stretch_alone(world: World) -> None:
@@ -165,7 +163,7 @@ def test_done_and_settle_are_once_per_stretch(world: World) -> None:
     for again in (one.done, one.settle, one.settle, one.done):
         world.sent_bytes += 10
         again()
-    assert [call for call in world.calls if call != "stop"] == ["start", "pause"]
+    assert world.calls == ["start", "pause"]
     assert one.close().traffic[0].sent_bytes == 20  # until it was settled
 
 

@@ -13,7 +13,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from scaling.agent import device_probe
+from scaling.agent import watch
 from scaling.hosts import gpus
 from scaling.hosts import gpus as gpuinfo
 from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, Found, gather_gpus
@@ -161,7 +161,7 @@ def test_nvml_is_read_once_in_a_process(install: Install) -> None:
     fake = install(*two_pairs())
     assert gather_gpus() is gather_gpus()
     for index in range(4):
-        device_probe.GpuMeter.open(index)
+        watch.GpuMeter.open(index)
     assert fake.initialised == 1
 
 
@@ -209,7 +209,7 @@ def test_a_jetson_without_nvml_is_said_to_be_one(board: bytes, driver: str, said
 
 
 def test_every_nvml_function_in_use_exists_and_takes_as_many_arguments() -> None:
-    modules = (gpuinfo, gpus, device_probe)
+    modules = (gpuinfo, gpus, watch)
     text = "".join(Path(inspect.getfile(module)).read_text() for module in modules)
     used = set(re.findall(r"\bnvml(?:Device|System|Init)\w*", text))
     assert len(used) > 15
