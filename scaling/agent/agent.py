@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from scaling.agent import strategies
 from scaling.agent.child import Child, Starter
 from scaling.agent.environment import child_environ, granted
-from scaling.agent.supervisor import ChildLike, Supervisor
+from scaling.agent.supervisor import Supervisor
 from scaling.agent.watch import IdleTraffic
 from scaling.errors import ScalingError, StrategyError, UsageError
 from scaling.hosts import proc
@@ -120,7 +120,7 @@ MEASURING_S = 0.25  # while windows are timed on the same cores; the end of a wi
 QUICK_FOR_S, FINISH_S = 0.1, 5.0
 BEAT_S = 10.0  # longest time between two messages to rank 0
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
-Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
+Spawn = Callable[[Task, Mapping[str, str]], Child]
 
 
 class Agent:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import glob
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from msgspec.structs import replace
 
+from scaling.agent.child import Child
 from scaling.agent.watch import IdleTraffic, Watch
 from scaling.frameworks import network_env
 from scaling.quiet.agent import Quiet, Suspicion
@@ -25,7 +25,7 @@ from scaling.records.events import (
     Result,
     Window,
 )
-from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
+from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train
 from scaling.records.telemetry import Sample, Telemetry
 
 # ---------------------------------------------------------------- limit of a log
@@ -68,41 +68,12 @@ class LogBound:
 LEAVE_S = 30.0
 
 
-class ChildLike(Protocol):
-    """The interface of a child (child.Child). Tests run children inside the process."""
-
-    task: Task
-    pid: int
-    events_fd: int
-    exit_fd: int
-    stdin_fd: int
-
-    @property
-    def unsent(self) -> bool: ...
-    def tell(self, command: Command) -> None: ...
-    def push(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def events(self) -> list[Event]: ...
-    def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None: ...
-    def pursue(self, now_s: float) -> None: ...
-    def ended(self) -> bool: ...
-    def reap(self) -> Exit: ...
-
-
-def _remove_log(log: Path) -> None:
-    """Remove the log of a child, and NCCL's beside it."""
-    with suppress(OSError):
-        for path in (log, *log.parent.glob(f"{glob.escape(log.name)}.nccl.*")):
-            path.unlink(missing_ok=True)
-
-
 class Supervisor:
     """A running child and what the agent knows of it. Times are of the agent's clock."""
 
     def __init__(
         self,
-        child: ChildLike,
+        child: Child,
         environ: dict[str, str],
         now_s: float,
         idle: IdleTraffic | None = None,
@@ -240,7 +211,10 @@ class Supervisor:
         self._log.cut()
         ended = self._account(replace(seen, reason=self._reason, is_late=self._is_late))
         if not self.child.task.keeps_log and ended.exit == Exit():
-            _remove_log(Path(self.child.task.log))
+            log = Path(self.child.task.log)
+            with suppress(OSError):
+                for path in (log, *log.parent.glob(f"{glob.escape(log.name)}.nccl.*")):
+                    path.unlink(missing_ok=True)
         return ended
 
     def so_far(self) -> Ended:
