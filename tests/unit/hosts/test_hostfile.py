@@ -58,7 +58,7 @@ def test_every_file_is_in_the_readme_and_no_other() -> None:
     [
         ("a slots=2\nb slots=3\n", [Host("a", 2, OPEN_MPI), Host("b", 3, OPEN_MPI)]),
         ("a:2\nb:3\n", [Host("a", 2, HYDRA), Host("b", 3, HYDRA)]),
-        ("# of us\n\n  a slots = 2   # the first\n\tb\tmax_slots=9", [Host("a", 2, OPEN_MPI), Host("b", None, OPEN_MPI)]),
+        ("# us\n\n  a slots = 2  # one\n\tb\tmax_slots=9", [Host("a", 2, OPEN_MPI), Host("b", None, OPEN_MPI)]),
         ("root@a slots=2\nb user-name=me slots=3", [Host("root@a", 2, OPEN_MPI), Host("b", 3, OPEN_MPI)]),
         ("a:2 user=me\nb:3 binding=none\n", [Host("a", 2, HYDRA), Host("b", 3, HYDRA)]),
         ("a cpu=2 port=2222\nb count=3 slots-max=4\n", [Host("a", 2, OPEN_MPI), Host("b", 3, OPEN_MPI)]),
