@@ -16,9 +16,9 @@ from scaling.hosts import info, networks
 from scaling.records.network import GBIT, Network
 from scaling.records.task import DeviceRates, Timed
 from scaling.text import as_json, counted, one_line, printable, signal_name
-from scaling.tools.check import NAME, ranks
+from scaling.tools.check import NAME
 from scaling.tools.check.facts import AllReduce, Facts, Findings, Look, Matrix, Verdict, both
-from scaling.tools.check.lead import Lead
+from scaling.tools.check.lead import Lead, age_s, begin, leading
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
 from scaling.tools.check.verdicts.devices import QUANTITIES, Quantity, by_kind
@@ -198,7 +198,7 @@ def _read(argv: Sequence[str]) -> flags.Asked | int:
 
 
 def _rank(cluster: Cluster, signals: Signals, _: Sequence[str], asked: flags.Asked | int | None) -> int:
-    prober = ranks.begin(cluster, signals)
+    prober = begin(cluster, signals)
     if asked is None:
         prober.serve()
         return prober.exit_code
@@ -212,7 +212,7 @@ def _rank(cluster: Cluster, signals: Signals, _: Sequence[str], asked: flags.Ask
 
 def _lead(cluster: Cluster, prober: Prober, asked: flags.Asked | int) -> int:
     try:
-        with ranks.leading(cluster, prober) as lead:
+        with leading(cluster, prober) as lead:
             return asked if isinstance(asked, int) else _check(lead, asked)
     except LaunchError:
         raise
@@ -229,13 +229,13 @@ def _check(lead: Lead, asked: flags.Asked) -> int:
     if not asked.json:
         lead.say = lambda text: show(f"check: {one_line(text)}\n")
     facts = lead.found(lead.enrolled(), asked.networks, known)
-    left_s = WALL_S - ranks.age_s()
+    left_s = WALL_S - age_s()
     if asked.device_rates:
         facts = lead.rated(facts)
     facts = lead.linked(facts, time.monotonic() + left_s)
     if asked.all_reduce:
         facts = lead.all_reduced(facts)
-    found = Findings(facts=facts, verdicts=judge(facts), wall_s=ranks.age_s())
+    found = Findings(facts=facts, verdicts=judge(facts), wall_s=age_s())
     if asked.handover:
         deliver(handover(found.verdicts), asked.handover)
     show(as_json(found) if asked.json else f"\n{render(found)}\n")

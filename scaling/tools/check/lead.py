@@ -1,24 +1,29 @@
-"""Rank 0's part of the preflight: find networks, schedule and measure links, collect all facts."""
+"""The ranks of a preflight. Rank 0 leads: it finds networks, schedules links and collects all facts."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Network
 from itertools import count, zip_longest
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
-from scaling.errors import LaunchError, UsageError, near
+from scaling.errors import Interrupted, LaunchError, UsageError, near
 from scaling.hosts import info, networks
 from scaling.hosts.networks import Entry
 from scaling.records.host import HostInfo, Nic
-from scaling.records.network import Network, Place
+from scaling.records.network import Network
 from scaling.records.point import Device, Record
 from scaling.tools.check.facts import (
+    LEAD_DECODER,
     Facts,
     Leave,
+    Left,
     Link,
     Measure,
     Pair,
@@ -30,8 +35,10 @@ from scaling.tools.check.facts import (
     both,
 )
 from scaling.tools.check.measured import all_reduces, device_rates, first_answers
+from scaling.tools.check.prober import Prober, rank_facts
 from scaling.tools.check.verdicts.links import slow_links
-from scaling.transport.base import ENROL_S, Mailbox
+from scaling.transport.base import ENROL_S, Cluster, Mailbox
+from scaling.transport.launch import Signals
 
 # ---------------------------------------------------------------- schedule
 # A node measures one pair at a time, because pairs would share its link. Pairs without a common node measure in
@@ -243,20 +250,19 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
     """Return the facts of `ranks` and the networks to measure: of `words` (--interconnect), else of the fabric,
     else all that at least two hosts share. Raises UsageError for a word that matches no network."""
     hosts = {rank.host.hostname: rank.host for rank in ranks}
-    hardware = {(rank.host.hostname, name) for rank in ranks for name in rank.hardware}
     asked = [word for word in words if word != AUTO]
     entries = {word: known.get(word) or networks.described(word) for word in asked} or known or _shared(hosts)
     chosen = {word: _on(hosts, entry) for word, entry in entries.items()}
     for word, nics in chosen.items():
         if word in words and not nics:
-            names = {*known, *(nic.name for host in hosts.values() for nic in _usable(host))}
+            names = {*known, *(nic.name for host in hosts.values() for nic in networks.usable(host))}
             raise UsageError(f"--interconnect {word}: no host is on it; {near(word, names)}")
     absent: dict[str, dict[str, str]] = {}
     for word, name in ((word, name) for word, nics in chosen.items() for name in hosts if name not in nics):
         absent.setdefault(word, {})[name] = _why_not(hosts[name], entries[word])
     return Facts(
         ranks=tuple(ranks),
-        networks=tuple(_network(word, entries[word], nics, hosts, hardware) for word, nics in chosen.items()),
+        networks=tuple(_network(word, entries[word], nics, hosts) for word, nics in chosen.items()),
         absent=absent,
         named=bool(asked or known),
         asked=bool(asked),
@@ -268,10 +274,8 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
 
 def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     """Subnets of at least two hosts, and interfaces between which packets are routed if these have more hosts."""
-    general = {
-        name: [nic for nic in _usable(host) if not networks.is_link_local(nic)] for name, host in hosts.items()
-    }
-    subnets = _by_subnet(general)
+    general = {name: networks.general(host) for name, host in hosts.items()}
+    subnets = _by_subnet(hosts, general)
     reaching = {
         subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and not networks.same_address(nics)
     }
@@ -297,9 +301,10 @@ def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
 def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
     """Interfaces that match an entry, by host: the largest subnet, or the routed ones if these have more hosts."""
     fitting = {
-        name: [nic for nic in _usable(host) if networks.matches(nic, entry)] for name, host in hosts.items()
+        name: [nic for nic in networks.usable(host) if networks.matches(nic, entry)]
+        for name, host in hosts.items()
     }
-    groups = list(_by_subnet(fitting).values())
+    groups = list(_by_subnet(hosts, fitting).values())
     largest = max(groups, key=len, default={})
     routed = _routed(hosts, groups) if len(groups) > 1 else {}
     return routed if len(routed) > len(largest) else largest
@@ -316,35 +321,11 @@ def _routed(hosts: Mapping[str, HostInfo], groups: Sequence[Nics]) -> Nics:
     return {name: found[name] for name in hosts if name in found}
 
 
-def _network(
-    word: str, entry: Entry, nics: Nics, hosts: Mapping[str, HostInfo], hardware: set[tuple[str, str]]
-) -> Network:
-    # The speed that a veth claims does not count.
-    own = {
-        name: nic if (name, nic.name) in hardware else replace(nic, speed_bits_per_s=None)
-        for name, nic in nics.items()
-    }
-    rate_bits_per_s = networks.network_rate(hosts, own, entry)
+def _network(word: str, entry: Entry, nics: Nics, hosts: Mapping[str, HostInfo]) -> Network:
     why = "by the cards" if entry.rate_gbit is None else "by the fabric file"
-    subnets = {str(nic.subnet) for nic in nics.values()}
-    return Network(
-        word=word,
-        why=why if rate_bits_per_s else "of unknown speed",
-        places={
-            name: Place(address=nic.address, interface=nic.name, hca=_cards(hosts[name], nic, entry))
-            for name, nic in nics.items()
-        },
-        subnet=subnets.pop() if len(subnets) == 1 else entry.subnet,
-        rate_bits_per_s=rate_bits_per_s,
-        routed=len({nic.subnet for nic in nics.values()}) > 1,
-    )
-
-
-def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
-    """The fabric file's RDMA cards, else those behind the InfiniBand interface, also inactive ones."""
-    if entry.hca:
-        return entry.cards(host.hostname) or ""
-    return ",".join(networks.cards_named(host, networks.card_behind(host, nic.name)))
+    hca = networks.cards(hosts, nics, entry)
+    made = networks.network_of(word, why, hosts, nics, entry=entry, hca=hca, wide=entry.subnet)
+    return made if made.rate_bits_per_s else replace(made, why="of unknown speed")
 
 
 def _why_not(host: HostInfo, entry: Entry) -> str:
@@ -355,15 +336,12 @@ def _why_not(host: HostInfo, entry: Entry) -> str:
     return f"{entry.interface} is missing or has no IPv4 address" if entry.interface else f"no card in {wanted}"
 
 
-def _usable(host: HostInfo) -> list[Nic]:
-    return [nic for nic in host.nics if nic.up and nic.name != "lo"]
-
-
-def _by_subnet(nics: Mapping[str, Iterable[Nic]]) -> dict[IPv4Network, Nics]:
-    """Return the first interface of each host in each subnet."""
+def _by_subnet(hosts: Mapping[str, HostInfo], nics: Mapping[str, Iterable[Nic]]) -> dict[IPv4Network, Nics]:
+    """Return one interface of each host in each subnet."""
     found: dict[IPv4Network, Nics] = {}
-    for name, nic in ((name, nic) for name, own in nics.items() for nic in own):
-        found.setdefault(nic.subnet, {}).setdefault(name, nic)
+    for name, own in nics.items():
+        for subnet, nic in networks.by_subnet(hosts[name], own).items():
+            found.setdefault(subnet, {})[name] = nic
     return found
 
 
@@ -455,3 +433,58 @@ def _opening(facts: Facts) -> str:
     counts = f"{len(facts.ranks)} ranks on {len(facts.nodes)} nodes" if len(facts.nodes) > 1 else "one node"
     words = ", ".join(network.word for network in facts.networks)
     return f"{counts}; networks: {words}" if words else f"{counts}; no network between nodes"
+
+
+# ---------------------------------------------------------------- the ranks of a preflight
+
+LEAVE_S = 20.0
+
+
+def age_s() -> float:
+    """Return the seconds since this process started."""
+    started_unix_s: float = psutil.Process().create_time()
+    return time.time() - started_unix_s
+
+
+def begin(cluster: Cluster, signals: Signals) -> Prober:
+    """Report this rank to rank 0, and pass on its signals; then all ranks but 0 `serve`."""
+    noted: list[int] = []
+    signals.hand_to(noted.append, lambda: bool(noted))
+    prober = Prober(cluster, signals=noted)
+    prober.say(rank_facts(cluster.library))
+    return prober
+
+
+@contextmanager
+def leading(cluster: Cluster, prober: Prober, *, goes_on: bool = False) -> Iterator[Lead]:
+    """Lead the preflight and release the other ranks at its end, except after a LaunchError (silent ranks).
+    If the launch `goes_on`, wait until all have left: their later messages are of another kind."""
+    mailbox = Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait)
+    lead = Lead(mailbox)
+    try:
+        yield lead
+    except LaunchError:
+        raise
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, Interrupted) else 0
+        _release(lead, mailbox, prober, code, goes_on=goes_on)
+        raise
+    else:
+        _release(lead, mailbox, prober, 0, goes_on=goes_on)
+
+
+def _release(
+    lead: Lead, mailbox: Mailbox[ToRank, ToLead], prober: Prober, exit_code: int, *, goes_on: bool
+) -> None:
+    if not goes_on:
+        lead.dismiss(exit_code)
+        prober.serve()
+        return
+    order, others = Leave(exit_code=exit_code, answer=True), range(1, mailbox.size)
+    prober.leave(order)
+    mailbox.order(others, order)
+    mailbox.signalled = None  # it was obeyed, or the launch's next part obeys it
+    left = mailbox.answers(Left, others, LEAVE_S) if others else {}
+    if silent := ", ".join(str(rank) for rank in others if rank not in left):
+        raise LaunchError(f"no answer within {LEAVE_S:g} s after the preflight from ranks {silent}")
+    mailbox.order(others, order)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scaling.errors import LaunchError, UsageError
 from scaling.frameworks.horovod import strategy as hvd
 from scaling.hosts import networks
-from scaling.tools.check import __main__, flags, gather, lead, prober
+from scaling.tools.check import __main__, flags, lead, prober
 from scaling.tools.check.facts import (
     LEAD_DECODER,
     AllReduce,
@@ -40,7 +40,7 @@ from scaling.tools.check.lead import (
     pair_rounds,
     plan_links,
 )
-from scaling.tools.check.prober import FIRST_BYTES, Prober, rate_bits_per_s, window_bytes
+from scaling.tools.check.prober import FIRST_BYTES, CpuUse, Prober, rate_bits_per_s, window_bytes
 from scaling.transport.base import Hub, Mailbox
 from tests.support.check_facts import (
     FOUR,
@@ -82,7 +82,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("named")
 def test_a_rank_tells_of_this_host() -> None:
-    told = gather.rank_facts("none")
+    told = prober.rank_facts("none")
     assert told.machine_cores >= 1
     assert told.host.hostname == socket.gethostname()
     assert (told.shm_free_bytes is None) == (told.shm_bytes is None)
@@ -94,7 +94,7 @@ def test_gpus_are_set_up_once_for_all_that_a_rank_tells(monkeypatch: pytest.Monk
     """Each time costs seconds where persistence mode is off."""
     for install in installer(monkeypatch):
         nvml = install(FakeGpu(), cuda=13000)
-        told = gather.rank_facts("none")
+        told = prober.rank_facts("none")
         assert (
             [gpu.uuid for gpu in told.host.gpus] == [gpu.uuid for gpu in told.driver.gpus] == ["GPU-aaaa0000-1111"]
         )
@@ -103,9 +103,9 @@ def test_gpus_are_set_up_once_for_all_that_a_rank_tells(monkeypatch: pytest.Monk
 
 
 def test_the_load_of_others() -> None:
-    before = {1: ("init", 5.0), 7: ("rank", 1.0), 9: ("java", 100.0)}
-    after = {1: ("init", 5.0), 7: ("rank", 1.5), 9: ("java", 100.8), 11: ("new", 3.0)}
-    seen = gather.load(before, after, {7}, busy_s=1.4, passed_s=0.5)
+    before = CpuUse(10.0, 7.0, {1: ("init", 5.0), 7: ("rank", 1.0), 9: ("java", 100.0)})
+    after = CpuUse(10.5, 8.4, {1: ("init", 5.0), 7: ("rank", 1.5), 9: ("java", 100.8), 11: ("new", 3.0)})
+    seen = prober.load(before, after, {7})
     assert seen.other_cores == pytest.approx(1.8)
     ((name, used),) = seen.by
     assert name == "java"
@@ -113,7 +113,7 @@ def test_the_load_of_others() -> None:
 
 
 def test_no_shared_memory(tmp_path: Path) -> None:
-    assert gather.shared_memory(tmp_path / "none") == (None, None)
+    assert prober.shared_memory(tmp_path / "none") == (None, None)
 
 
 def render(found: Facts, *verdicts: Verdict) -> str:

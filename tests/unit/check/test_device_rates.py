@@ -17,7 +17,7 @@ from scaling.errors import Interrupted
 from scaling.records.host import GpuHost
 from scaling.records.messages import Signalled
 from scaling.records.point import Device
-from scaling.records.task import DeviceRates
+from scaling.records.task import AskedDeviceRates, DeviceRates
 from scaling.tools.check import measured, prober
 from scaling.tools.check.facts import (
     LEAD_DECODER,
@@ -25,8 +25,8 @@ from scaling.tools.check.facts import (
     Facts,
     Go,
     RankFacts,
-    Rate,
-    Rated,
+    Start,
+    Told,
     ToLead,
     ToRank,
 )
@@ -202,7 +202,7 @@ def test_the_step_is_that_of_a_run_without_flags(
 
 # ---------------------------------------------------------------- what is made of answers
 
-Answers = Callable[[ToRank, DeviceRates], Sequence[ToLead]]
+Answers = Callable[[ToRank, Start], Sequence[ToLead]]
 
 
 class Scripted:
@@ -211,7 +211,7 @@ class Scripted:
     def __init__(self, told: Sequence[RankFacts], scripts: Mapping[int, Answers]) -> None:
         self._hub, self._clock = Hub(len(told)), Clock()
         self._scripts = scripts
-        self._asked: dict[int, DeviceRates] = {}
+        self._asked: dict[int, Start] = {}
         self.orders: dict[int, list[str]] = {number: [] for number in range(len(told))}
         self.said: list[str] = []
         mailbox = Mailbox[ToRank, ToLead](
@@ -231,8 +231,8 @@ class Scripted:
             while (message := cluster.receive("agent")) is not None:
                 order = RANK_DECODER.decode(message[1])
                 self.orders[number].append(type(order).__name__)
-                if isinstance(order, Rate):
-                    self._asked[number] = order.asked.device
+                if isinstance(order, Start):
+                    self._asked[number] = order
                 for answer in self._scripts.get(number, sound)(order, self._asked[number]):
                     send_news(cluster, answer)
 
@@ -242,18 +242,24 @@ class Scripted:
         return found
 
 
-def sound(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
+def told(asked: Start, number: int | None = None, **changes: object) -> Told:
+    assert isinstance(asked.asked, AskedDeviceRates)
+    line = msgspec.json.encode(replace(asked.asked.device, **changes))
+    return Told(number=asked.number if number is None else number, line=line)
+
+
+def sound(order: ToRank, asked: Start) -> Sequence[ToLead]:
     """The answers of a sound rank."""
     match order:
-        case Rate(number=number):
-            return [Rated(number=number, told=device)]
-        case Go(number=number):
-            return [Rated(number=number, told=replace(device, matrix_flops_per_s=95e9))]
+        case Start():
+            return [told(asked)]
+        case Go():
+            return [told(asked, matrix_flops_per_s=95e9)]
     return []
 
 
 def silent_at(kind: type[ToRank]) -> Answers:
-    return lambda order, device: [] if isinstance(order, kind) else sound(order, device)
+    return lambda order, asked: [] if isinstance(order, kind) else sound(order, asked)
 
 
 def three(**scripts: Answers) -> Scripted:
@@ -266,7 +272,7 @@ def test_all_are_built_before_any_measures() -> None:
     assert [(one.launch_rank, one.host, one.matrix_flops_per_s) for one in cluster.rates()] == [
         (0, "node1", 95e9), (1, "node2", 95e9), (2, "node3", 95e9),
     ]  # fmt: skip
-    assert set(map(tuple, cluster.orders.values())) == {("Rate", "Go", "EndProcess")}
+    assert set(map(tuple, cluster.orders.values())) == {("Start", "Go", "EndProcess")}
     assert cluster.said == ["rates of 3 devices, each alone, about 15 s"]
 
 
@@ -276,25 +282,22 @@ def test_a_device_that_does_not_answer_has_an_error_and_the_others_their_rates()
 
 
 def test_a_process_that_does_not_start_is_not_waited_for_twice() -> None:
-    cluster = three(rank1=silent_at(Rate))
+    cluster = three(rank1=silent_at(Start))
     assert [one.error for one in cluster.rates()] == ["", "no answer within 90 s", ""]
-    assert cluster.orders[1] == ["Rate", "EndProcess"]
+    assert cluster.orders[1] == ["Start", "EndProcess"]
 
 
 def test_a_process_that_fails_at_its_start_does_not_measure() -> None:
-    def fails(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
+    def fails(order: ToRank, asked: Start) -> Sequence[ToLead]:
         assert not isinstance(order, Go)
-        return (
-            [Rated(number=order.number, told=replace(device, error="no CUDA"))] if isinstance(order, Rate) else []
-        )
+        return [told(asked, error="no CUDA")] if isinstance(order, Start) else []
 
     assert [one.error for one in three(rank2=fails).rates()] == ["", "", "no CUDA"]
 
 
 def test_answers_of_an_earlier_measurement_do_not_count() -> None:
-    def late(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
-        old = Rated(number=-1, told=replace(device, matrix_flops_per_s=1.0))
-        return [old, *sound(order, device)]
+    def late(order: ToRank, asked: Start) -> Sequence[ToLead]:
+        return [told(asked, number=-1, matrix_flops_per_s=1.0), *sound(order, asked)]
 
     cluster = three(rank0=late)
     assert [one.matrix_flops_per_s for one in cluster.rates()] == [95e9] * 3
@@ -302,8 +305,8 @@ def test_answers_of_an_earlier_measurement_do_not_count() -> None:
 
 
 def test_a_signal_ends_the_processes() -> None:
-    def signalled(order: ToRank, _: DeviceRates) -> Sequence[ToLead]:
-        return [Signalled(signal=2)] if isinstance(order, Rate) else []
+    def signalled(order: ToRank, _: Start) -> Sequence[ToLead]:
+        return [Signalled(signal=2)] if isinstance(order, Start) else []
 
     cluster = three(rank1=signalled)
     with pytest.raises(Interrupted):

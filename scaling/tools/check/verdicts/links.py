@@ -14,9 +14,10 @@ from statistics import median, median_low
 from typing import NamedTuple
 
 from scaling import frameworks
+from scaling.hosts import networks
 from scaling.plan import matrix
 from scaling.records.host import Hca
-from scaling.records.network import ANY, GBIT, Network
+from scaling.records.network import ANY, GBIT, Network, Place
 from scaling.tools.check.facts import (
     Facts,
     Level,
@@ -203,14 +204,16 @@ def mtu(facts: Facts) -> Iterator[Verdict]:
 def rdma(facts: Facts) -> Iterator[Verdict]:
     mend = "ibstat shows the cards; containers need /dev/infiniband (docker --device; Kubernetes: rdma/hca)"
     for network in facts.networks:
-        missing = {node: _without(facts, node, place.hca) for node, place in network.places.items()}
+        missing = {node: _without(facts, node, place) for node, place in network.places.items()}
         yield from of_nodes("error", "rdma", f"{network.word}:", missing, mend)
 
 
-def _without(facts: Facts, node: str, wanted: str) -> str:
-    """Faults of the cards (`mlx5_0,mlx5_1`) on a node, "" if none."""
-    names = [name for name in wanted.split(",") if name and name != ANY]
-    here = facts.host(node).hcas
+def _without(facts: Facts, node: str, place: Place) -> str:
+    """Faults of the cards of a network on a node, also of those behind its interface that a run leaves out."""
+    host = facts.host(node)
+    behind = networks.cards_named(host, networks.card_behind(host, place.interface))
+    names = [name for name in dict.fromkeys((*place.hca.split(","), *behind)) if name and name != ANY]
+    here = host.hcas
     absent = [name for name in names if name not in _called(here)]
     alive = _called(card for card in here if card.active)
     dead = [name for name in names if name not in absent and name not in alive]
