@@ -250,21 +250,22 @@ def device_rates(
         for rank in tried:
             asked = AskedDeviceRates(task=task(found[rank]), device=told[rank], host_bytes=largest_bytes(ranks))
             mailbox.order([rank], Start(number=number, asked=asked))
-        told |= _rates(mailbox, number, told, tried, START_S)
+        told |= _rates(mailbox, number, found, tried, START_S)
         built = [rank for rank in tried if not told[rank].error]
         mailbox.order(built, Go())
-        told |= _rates(mailbox, number, told, built, MEASURE_S)
+        told |= _rates(mailbox, number, found, built, MEASURE_S)
     finally:
         mailbox.order_all(EndProcess(number=number))
     return tuple(told.values())
 
 
 def _rates(
-    mailbox: Boxes, number: int, known: Mapping[int, DeviceRates], ranks: Collection[int], within_s: float
+    mailbox: Boxes, number: int, seats: Mapping[int, Seat], ranks: Collection[int], within_s: float
 ) -> dict[int, DeviceRates]:
     """Return one answer of each rank; a silent rank gets an error."""
-    silent = {rank: replace(known[rank], error=f"no answer within {within_s:g} s") for rank in ranks}
-    return silent | {rank: _decoded(told, known[rank]) for rank, told in _told(mailbox, number, ranks, within_s)}
+    answers = dict(_told(mailbox, number, ranks, within_s))
+    silent = Told(number=number, error=f"no answer within {within_s:g} s")
+    return {rank: _decoded(answers.get(rank, silent), seats[rank].device) for rank in ranks}
 
 
 def seats(ranks: Sequence[RankFacts], device: Device | None = None) -> list[Seat]:

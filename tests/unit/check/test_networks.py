@@ -13,6 +13,7 @@ from scaling.hosts.networks import Entry, choose
 from scaling.records.network import Network
 from scaling.tools.check import lead
 from scaling.tools.check.facts import RankFacts
+from scaling.tools.check.verdicts import links
 from tests.support import clouds
 from tests.support.check_facts import FABRIC, FOUR, Make, nic, pods, rank, ranks
 
@@ -123,8 +124,10 @@ def test_a_run_and_the_preflight_choose_the_same_cards_and_leave_the_loopback_ou
     for first in (one, idle, replace(one, nics=(anycast, *one.nics))):
         hosts = [first, *others]
         of_run = choose(hosts, "ib0")
-        checked = only_network([rank(host, number) for number, host in enumerate(hosts)], ["ib0"])
-        assert checked.places == of_run.places
+        facts = lead.find_networks([rank(host, number) for number, host in enumerate(hosts)], ["ib0"], {})
+        assert facts.networks[0].places == of_run.places
+        faults = ["ib0: mlx5_0 is not active on a"] if first is idle else []
+        assert [one.text for one in links.rdma(facts)] == faults
         assert {place.hca for place in of_run.places.values()} == {"" if first is idle else "mlx5_0"}
         assert anycast not in networks.usable(first)
 
