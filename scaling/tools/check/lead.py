@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Network
 from itertools import count, zip_longest
+from typing import NamedTuple
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from scaling.hosts import info, networks
 from scaling.hosts.networks import Entry
 from scaling.records.host import HostInfo, Nic
 from scaling.records.network import Network
-from scaling.records.point import Device, Record
+from scaling.records.point import Device
 from scaling.tools.check.facts import (
     LEAD_DECODER,
     Facts,
@@ -50,12 +51,12 @@ BANDWIDTH_S = (0.08, 0.3)  # for one direction of a pair's bandwidth
 OVERHEAD_S = 0.06  # orders, connections and answers of a round
 
 
-class Round(Record, frozen=True, kw_only=True):
+class Round(NamedTuple):
     network: str
     pairs: tuple[Pair, ...]
 
 
-class LinkPlan(Record, frozen=True, kw_only=True):
+class LinkPlan(NamedTuple):
     rounds: tuple[Round, ...]
     left_out: tuple[Round, ...]
     latency_s: float
@@ -95,21 +96,14 @@ def disjoint(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
 
 def plan_links(networks: Mapping[str, Sequence[str]], budget_s: float) -> LinkPlan:
     """Share `budget_s` among all pairs of each network. Rounds that do not fit into the budget are left out."""
-    columns = [
-        [Round(network=name, pairs=pairs) for pairs in pair_rounds(nodes) if pairs]
-        for name, nodes in networks.items()
-    ]
+    columns = [[Round(name, pairs) for pairs in pair_rounds(nodes) if pairs] for name, nodes in networks.items()]
     every = [one for row in zip_longest(*columns) for one in row if one is not None]
     least_s = OVERHEAD_S + LATENCY_S[0] + 2 * BANDWIDTH_S[0]
     fitting = min(len(every), int(budget_s / least_s))
     spare_s = budget_s / max(1, fitting) - OVERHEAD_S
     latency_s = _bounded(0.1 * spare_s, LATENCY_S)
-    return LinkPlan(
-        rounds=tuple(every[:fitting]),
-        left_out=tuple(every[fitting:]),
-        latency_s=latency_s,
-        bandwidth_s=_bounded((spare_s - latency_s) / 2, BANDWIDTH_S),
-    )
+    bandwidth_s = _bounded((spare_s - latency_s) / 2, BANDWIDTH_S)
+    return LinkPlan(tuple(every[:fitting]), tuple(every[fitting:]), latency_s, bandwidth_s)
 
 
 def _bounded(value: float, limits: tuple[float, float]) -> float:
@@ -117,7 +111,7 @@ def _bounded(value: float, limits: tuple[float, float]) -> float:
     return max(least, min(most, value))
 
 
-# ---------------------------------------------------------------- measuring the links
+# ---------------------------------------------------------------- measured links
 # Rank 0 measures the links round by round within its time. A node that is dead on a network costs no further
 # timeouts there. A link that looks slow is measured twice before it is reported.
 
@@ -128,91 +122,19 @@ SAID_EVERY_S = 1.0
 DEAD_AFTER = 2  # consecutive failed links with nodes that others reach
 
 
-class Tour:
-    """Measures the links between prepared nodes. `first[node]` is the rank that measures there."""
-
-    def __init__(
-        self,
-        mailbox: Mailbox[ToRank, ToLead],
-        facts: Facts,
-        first: Mapping[str, int],
-        token: bytes,
-        plan: LinkPlan,
-    ) -> None:
-        self._mailbox = mailbox
-        self._facts = facts
-        self._first = first
-        self._token = token
-        self._plan = plan
-        self._networks = {network.word: network for network in facts.networks}
-        self._links: dict[tuple[str, str, str], Link] = {}
-        self.left_out: list[tuple[str, str, str]] = []
-
-    @property
-    def links(self) -> tuple[Link, ...]:
-        return tuple(self._links.values())
-
-    def take(self, end_s: float, say: Callable[[str], None]) -> None:
-        said_s = self._mailbox.clock()
-        for number, one in enumerate(self._plan.rounds, 1):
-            if self._mailbox.clock() + self._plan.round_s > end_s:
-                self._leave_out(one)
-                continue
-            if self._mailbox.clock() - said_s >= SAID_EVERY_S:
-                said_s = self._mailbox.clock()
-                say(f"links: round {number} of {len(self._plan.rounds)}, {one.network}")
-            dead = hopeless(self.links, one.network)
-            pairs = tuple(pair for pair in one.pairs if dead.isdisjoint(pair))
-            for link in self._measured(Round(network=one.network, pairs=pairs)):
-                self._links[link.network, link.client, link.server] = link
-        for one in self._plan.left_out:
-            self._leave_out(one)
-        for one in self._doubtful():
-            if self._mailbox.clock() + self._plan.round_s <= end_s:
-                for link in self._measured(one):
-                    place = link.network, link.client, link.server
-                    self._links[place] = self._links[place] if link.error else better(self._links[place], link)
-
-    def _leave_out(self, one: Round) -> None:
-        self.left_out += [(one.network, *pair) for pair in one.pairs]
-
-    def _doubtful(self) -> list[Round]:
-        rounds, facts = [], replace(self._facts, links=self.links)
-        for word in self._networks:
-            slow = slow_links(facts.bandwidths(word))
-            mine = (both(link) for link in self.links if link.network == word)
-            doubted = [forth for forth, back in mine if forth in slow or back in slow]
-            rounds += [Round(network=word, pairs=some) for some in disjoint(doubted)]
-        return rounds
-
-    def _measured(self, one: Round) -> list[Link]:
-        """Links of a round. A pair that does not answer gets an error; its late answer is ignored."""
-        for pair in one.pairs:
-            self._mailbox.order([self._first[pair[0]]], self._order(one.network, pair))
-        wait_s = self._plan.round_s + GRACE_S + LATE_S
-        of = partial(_link, one.network)
-        found = dict(first_answers(self._mailbox, one.pairs, of, wait_s))
-        silent = sorted(set(one.pairs) - set(found))
-        return [
-            *found.values(),
-            *(Link(network=one.network, client=a, server=b, error="no answer") for a, b in silent),
-        ]
-
-    def _order(self, word: str, pair: Pair) -> Measure:
-        (client, server), network = pair, self._networks[word]
-        return Measure(
-            network=word, client=client, server=server, source=network.places[client],
-            address=network.places[server].address, port=self._facts.prepared[server].ports[word],
-            token=self._token, latency_s=self._plan.latency_s, bandwidth_s=self._plan.bandwidth_s,
-            limit_s=self._plan.round_s + GRACE_S,
-        )  # fmt: skip
+def doubtful(facts: Facts) -> Iterator[Round]:
+    for network in facts.networks:
+        slow = slow_links(facts.bandwidths(network.word))
+        mine = (both(link) for link in facts.links if link.network == network.word)
+        for pairs in disjoint(forth for forth, back in mine if forth in slow or back in slow):
+            yield Round(network.word, pairs)
 
 
-def _link(network: str, _: int, said: ToLead) -> tuple[Pair, Link] | None:
-    return ((said.client, said.server), said) if isinstance(said, Link) and said.network == network else None
+def _place(link: Link) -> tuple[str, str, str]:
+    return link.network, link.client, link.server
 
 
-def hopeless(links: Sequence[Link], network: str) -> set[str]:
+def hopeless(links: Iterable[Link], network: str) -> set[str]:
     """Return nodes whose last DEAD_AFTER links on a network failed, all with nodes that others reach."""
     mine = [link for link in links if link.network == network]
     alive = {node for link in mine if not link.error for node in (link.client, link.server)}
@@ -385,9 +307,49 @@ class Lead:
         plan = plan_links(_listening(facts), budget_s)
         if plan.rounds:
             self.say(f"{len(plan.rounds)} rounds of links, about {plan.wall_s:.0f} s")
-        tour = Tour(self._mailbox, facts, first, self._token, plan)
-        tour.take(self._mailbox.clock() + budget_s + OVERRUN_S, self.say)
-        return replace(facts, links=tour.links, left_out=tuple(tour.left_out))
+        measure = partial(self._measured, facts, first, plan)
+        return self._toured(facts, plan, measure, self._mailbox.clock() + budget_s + OVERRUN_S)
+
+    def _toured(self, facts: Facts, plan: LinkPlan, measure: Callable[[Round], list[Link]], end_s: float) -> Facts:
+        links: dict[tuple[str, str, str], Link] = {}
+        left_out, said_s = [], self._mailbox.clock()
+        for number, one in enumerate(plan.rounds, 1):
+            if self._mailbox.clock() + plan.round_s > end_s:
+                left_out.append(one)
+                continue
+            if self._mailbox.clock() - said_s >= SAID_EVERY_S:
+                said_s = self._mailbox.clock()
+                self.say(f"links: round {number} of {len(plan.rounds)}, {one.network}")
+            dead = hopeless(links.values(), one.network)
+            for link in measure(Round(one.network, tuple(pair for pair in one.pairs if dead.isdisjoint(pair)))):
+                links[_place(link)] = link
+        for one in doubtful(replace(facts, links=tuple(links.values()))):
+            for link in measure(one) if self._mailbox.clock() + plan.round_s <= end_s else ():
+                if not link.error:
+                    links[_place(link)] = better(links[_place(link)], link)
+        late = tuple((one.network, *pair) for one in (*left_out, *plan.left_out) for pair in one.pairs)
+        return replace(facts, links=tuple(links.values()), left_out=late)
+
+    def _measured(self, facts: Facts, first: Mapping[str, int], plan: LinkPlan, one: Round) -> list[Link]:
+        """Links of a round. A pair that does not answer gets an error; its late answer is ignored."""
+        (network,) = (network for network in facts.networks if network.word == one.network)
+        for client, server in one.pairs:
+            order = Measure(
+                network=network.word, client=client, server=server, source=network.places[client],
+                address=network.places[server].address, port=facts.prepared[server].ports[network.word],
+                token=self._token, latency_s=plan.latency_s, bandwidth_s=plan.bandwidth_s,
+                limit_s=plan.round_s + GRACE_S,
+            )  # fmt: skip
+            self._mailbox.order([first[client]], order)
+
+        wanted = [(network.word, *pair) for pair in one.pairs]
+        wait_s = plan.round_s + GRACE_S + LATE_S
+        found = dict(first_answers(self._mailbox, wanted, Link, lambda _, link: _place(link), wait_s))
+        lost = sorted(set(wanted) - set(found))
+        return [
+            *found.values(),
+            *(Link(network=word, client=a, server=b, error="no answer") for word, a, b in lost),
+        ]
 
     def rated(self, facts: Facts, device: Device | None = None) -> Facts:
         """Measure each device alone, all at the same time. `device`: the kind for all ranks; None: a rank's GPU if

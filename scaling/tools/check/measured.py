@@ -54,25 +54,23 @@ Say = Callable[[str], None]
 
 
 def first_answers(
-    mailbox: Boxes, wanted: Iterable[Key], of: Callable[[int, ToLead], tuple[Key, Said] | None], within_s: float
+    mailbox: Boxes, wanted: Iterable[Key], kind: type[Said], key: Callable[[int, Said], Key], within_s: float
 ) -> Iterator[tuple[Key, Said]]:
-    """Yield the first answer for each `wanted` key that comes in time; `of` reads a rank's message."""
+    """Yield the first answer for each `wanted` key that comes in time; `key` is of a rank and its message."""
     missing = set(wanted)
     for rank, said in mailbox.news_within(within_s) if missing else ():
-        if (answer := of(rank, said)) and answer[0] in missing:
-            missing.remove(answer[0])
-            yield answer
+        if isinstance(said, kind) and (found := key(rank, said)) in missing:
+            missing.remove(found)
+            yield found, said
         if not missing:
             return
 
 
 def _told(mailbox: Boxes, number: int, ranks: Iterable[int], within_s: float) -> Iterator[tuple[int, Told]]:
     """Yield the first answer of each rank's process that comes in time."""
-
-    def of(rank: int, said: ToLead) -> tuple[int, Told] | None:
-        return (rank, said) if isinstance(said, Told) and said.number == number else None
-
-    return first_answers(mailbox, ranks, of, within_s)
+    wanted = [(number, rank) for rank in ranks]
+    answers = first_answers(mailbox, wanted, Told, lambda rank, told: (told.number, rank), within_s)
+    return ((rank, told) for (_, rank), told in answers)
 
 
 def _decoded(told: Told, blank: Measured) -> Measured:
