@@ -269,16 +269,15 @@ class Probe:
         return self._watch.close()
 
 
-def test_samples_and_the_energy_counter(install: Install, clock: Clock) -> None:
-    gpu = FakeGpu(energy_mj=7_000_000, power_mw=650_500)
+def test_samples(install: Install, clock: Clock) -> None:
+    gpu = FakeGpu(power_mw=650_500)
     fake = install(gpu)
     probe = Probe()
     probe.start()
-    clock.now_s, gpu.energy_mj, gpu.power_mw = 1001.0, 7_640_000, 648_000
+    clock.now_s, gpu.power_mw = 1001.0, 648_000
     probe.sample(1.0)
-    clock.now_s, gpu.energy_mj = 1002.0, 8_250_250
+    clock.now_s = 1002.0
     telemetry = probe.stop()
-    assert telemetry.energy_j == 1250.25
     assert [sample.unix_s for sample in telemetry.samples] == [1000.0, 1001.0, 1002.0]
     assert [sample.power_w for sample in telemetry.samples] == [650.5, 648.0, 648.0]
     assert telemetry.samples[0] == Sample(
@@ -288,37 +287,40 @@ def test_samples_and_the_energy_counter(install: Install, clock: Clock) -> None:
     assert fake.initialised == 1
 
 
-@pytest.mark.parametrize("lacking", [{ENERGY}, {ENERGY, "nvmlDeviceGetTemperature"}])
-def test_without_a_counter_the_energy_is_the_integral_of_power(
-    install: Install, clock: Clock, lacking: set[str]
-) -> None:
-    gpu = FakeGpu(power_mw=100_000, lacks=frozenset(lacking))
+LACKS = frozenset({ENERGY})
+
+
+@pytest.mark.parametrize(
+    ("fields", "moves", "energy_j"),
+    [
+        ({}, [(1001.0, {"energy_mj": 7_640_000}), (1002.0, {"energy_mj": 8_250_250})], 1250.25),
+        # Without a counter it is the integral of power.
+        *(({"power_mw": 100_000, "lacks": lacks},
+           [(1002.0, {"power_mw": 300_000}), (1003.0, {"power_mw": 200_000})], 2 * 200 + 1 * 250)
+          for lacks in (LACKS, LACKS | {"nvmlDeviceGetTemperature"})),
+        # A counter that went back is not believed.
+        ({"power_mw": 100_000}, [(1010.0, {"energy_mj": 5})], 1000),
+        # Without counter and power it is unknown.
+        ({"lacks": LACKS | {"nvmlDeviceGetPowerUsage"}}, [(1001.0, {})], None),
+        # A GPU that is lost leaves the readings before.
+        ({"power_mw": 100_000}, [(1001.0, {}), (1005.0, {"lost": True})], 100),
+    ],
+)  # fmt: skip
+def test_energy(
+    install: Install, clock: Clock, fields: dict[str, Any], moves: list[tuple[float, dict[str, Any]]],
+    energy_j: float | None,
+) -> None:  # fmt: skip
+    gpu = FakeGpu(**fields)
     install(gpu)
     probe = Probe()
     probe.start()
-    clock.now_s, gpu.power_mw = 1002.0, 300_000
-    probe.sample(1.0)
-    clock.now_s, gpu.power_mw = 1003.0, 200_000
-    assert probe.stop().energy_j == pytest.approx(2 * 200 + 1 * 250)
-
-
-def test_a_counter_that_went_back_is_not_believed(install: Install, clock: Clock) -> None:
-    gpu = FakeGpu(power_mw=100_000)
-    install(gpu)
-    probe = Probe()
-    probe.start()
-    clock.now_s, gpu.energy_mj = 1010.0, 5
-    assert probe.stop().energy_j == pytest.approx(1000)
-
-
-def test_energy_is_unknown_without_counter_and_power(install: Install, clock: Clock) -> None:
-    install(FakeGpu(lacks=frozenset({ENERGY, "nvmlDeviceGetPowerUsage"})))
-    probe = Probe()
-    probe.start()
-    clock.now_s += 1
+    for number, (clock.now_s, changes) in enumerate(moves, 1):
+        for field, value in changes.items():
+            setattr(gpu, field, value)
+        probe.sample(number)
     telemetry = probe.stop()
-    assert telemetry.energy_j is None
-    assert [(sample.power_w, sample.utilisation_percent) for sample in telemetry.samples] == [(None, 98)] * 2
+    assert telemetry.energy_j == (None if energy_j is None else pytest.approx(energy_j))
+    assert telemetry.samples[-1].unix_s == (1001.0 if gpu.lost else clock.now_s)
 
 
 @pytest.mark.parametrize(
@@ -356,37 +358,17 @@ def test_each_task_reads_its_own_gpu(install: Install, monkeypatch: pytest.Monke
     assert [probe.stop().samples[0].power_w for probe in probes] == [4.0, 2.0]
 
 
-def test_a_gpu_that_is_lost_leaves_what_is_known(install: Install, clock: Clock) -> None:
-    gpu = FakeGpu(power_mw=100_000)
-    install(gpu)
-    probe = Probe()
-    probe.start()
-    clock.now_s = 1001.0
-    probe.sample(1.0)
-    gpu.lost = True
-    clock.now_s = 1005.0
-    probe.sample(2.0)
-    telemetry = probe.stop()
-    assert [sample.unix_s for sample in telemetry.samples] == [1000.0, 1001.0]
-    assert telemetry.energy_j == pytest.approx(100)
-
-
-@pytest.mark.parametrize("index", [0, 3])
-def test_without_that_gpu_there_are_no_samples(install: Install, index: int) -> None:
-    install(*[FakeGpu()] * (index > 0))
-    probe = Probe(index)
+@pytest.mark.parametrize(
+    ("gpus", "fields"), [(0, {}), (1, {}), (0, {"init_error": real.NVML_ERROR_LIBRARY_NOT_FOUND})]
+)
+def test_without_that_gpu_there_are_no_samples(install: Install, gpus: int, fields: dict[str, Any]) -> None:
+    install(*[FakeGpu()] * gpus, **fields)
+    probe = Probe(gpus)
     probe.start()
     probe.sample(1.0)
     telemetry = probe.stop()
     assert (telemetry.samples, telemetry.energy_j) == ((), None)
     assert telemetry.affinity_cpus == len(os.sched_getaffinity(0))
-
-
-def test_without_a_driver_there_are_no_samples(install: Install) -> None:
-    install(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND)
-    probe = Probe()
-    probe.start()
-    assert probe.stop().samples == ()
 
 
 def test_a_stop_without_a_start(install: Install) -> None:
