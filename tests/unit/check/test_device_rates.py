@@ -58,20 +58,37 @@ def slow(rates: Sequence[DeviceRates]) -> list[tuple[int, str, float]]:
 # ---------------------------------------------------------------- outliers
 
 
-def test_sound_devices_have_no_outlier() -> None:
-    assert outliers([]) == outliers([on_gpu(0)]) == []
-    assert outliers([on_gpu(number, of_sound=1 - number / 200) for number in range(8)]) == []
+MANY = [on_gpu(number, samples_per_s=1000.0) for number in range(199)]
+MIXED = [on_gpu(0), on_gpu(1), on_gpu(2, name=A100, of_sound=0.3), on_gpu(3, name=A100, of_sound=0.24)]
 
 
-def test_the_worst_is_first_and_every_slow_rate_is_told() -> None:
-    rates = [on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.8, samples_per_s=1375.0), on_gpu(3, of_sound=0.7)]
-    assert slow(rates) == [(2, "training step", 0.5), (3, "matrix product", 0.3), (2, "matrix product", 0.2)]
-
-
-def test_five_per_cent_is_slow_among_many_alike_and_less_is_not() -> None:
-    rates = [on_gpu(number, samples_per_s=1000.0) for number in range(199)]
-    assert slow([*rates, on_gpu(199, samples_per_s=951.0)]) == []
-    assert slow([*rates, on_gpu(199, samples_per_s=950.0)]) == [(199, "training step", 0.05)]
+@pytest.mark.parametrize(
+    ("rates", "found"),
+    [
+        ([], []),
+        ([on_gpu(0)], []),
+        ([on_gpu(number, of_sound=1 - number / 200) for number in range(8)], []),
+        # The worst is first, and every slow rate is told.
+        ([on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.8, samples_per_s=1375.0), on_gpu(3, of_sound=0.7)],
+         [(2, "training step", 0.5), (3, "matrix product", 0.3), (2, "matrix product", 0.2)]),
+        # 5 % is slow among many alike, less is not.
+        ([*MANY, on_gpu(199, samples_per_s=951.0)], []),
+        ([*MANY, on_gpu(199, samples_per_s=950.0)], [(199, "training step", 0.05)]),
+        # Of two devices the slower one is held against the faster one.
+        ([on_gpu(0, of_sound=0.8), on_gpu(1)], [(0, "matrix product", 0.2)]),
+        # A slow half is named.
+        ([on_gpu(number, of_sound=0.85 if number < 4 else 1) for number in range(8)],
+         [(number, "matrix product", 0.15) for number in range(4)]),
+        # Devices are compared among their kind, half of the cores are another.
+        ([*MIXED, on_cpus(4)], [(3, "matrix product", 0.2)]),
+        ([on_cpus(0), on_cpus(1, 40e9, cpus=(2,))], []),
+        # Unknown rates are not compared.
+        ([on_gpu(0), on_gpu(1), failed_gpu(2)], []),
+        ([failed_gpu(2), failed_gpu(3)], []),
+    ],
+)  # fmt: skip
+def test_slow_devices(rates: list[DeviceRates], found: list[tuple[int, str, float]]) -> None:
+    assert slow(rates) == found
 
 
 @pytest.mark.parametrize("count", [2, 4, 16])
@@ -87,26 +104,8 @@ def test_healthy_devices_are_named_in_one_check_of_a_hundred(count: int, sd: flo
     assert named <= 8  # 3 are meant; more than 8 in 300 has a chance of 0.4 %
 
 
-def test_of_two_devices_the_slower_is_held_against_the_faster() -> None:
-    assert slow([on_gpu(0, of_sound=0.8), on_gpu(1)]) == [(0, "matrix product", 0.2)]
-
-
-def test_a_slow_half_is_named() -> None:
-    rates = [on_gpu(number, of_sound=0.85 if number < 4 else 1) for number in range(8)]
-    assert [one.device.launch_rank for one in outliers(rates)] == [0, 1, 2, 3]
-
-
-def test_devices_are_compared_among_their_kind() -> None:
-    mixed = [on_gpu(0), on_gpu(1), on_gpu(2, name=A100, of_sound=0.3), on_gpu(3, name=A100, of_sound=0.24)]
-    assert slow([*mixed, on_cpus(4)]) == [(3, "matrix product", 0.2)]
-    assert slow([on_cpus(0), on_cpus(1, 40e9, cpus=(2,))]) == []  # half of the cores
-
-
-def test_what_is_not_known_is_not_compared() -> None:
-    silent = failed_gpu(2)
-    assert slow([on_gpu(0), on_gpu(1), silent]) == []
-    assert slow([silent, replace(silent, launch_rank=3)]) == []
-    assert spreads([on_gpu(0), on_gpu(1), silent]) == spreads([on_gpu(0), on_gpu(1)])
+def test_a_device_without_rates_widens_nothing() -> None:
+    assert spreads([on_gpu(0), on_gpu(1), failed_gpu(2)]) == spreads([on_gpu(0), on_gpu(1)])
 
 
 # ---------------------------------------------------------------- who measures what
