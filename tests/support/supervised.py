@@ -6,8 +6,8 @@ import signal
 
 from msgspec.structs import replace
 
+from scaling.agent.agent import Supervisor
 from scaling.agent.child import Child
-from scaling.agent.supervisor import Supervisor
 from scaling.records.events import Event, Exit, Failed, Ready, Window
 from scaling.records.task import Clocks, Command, Run
 from tests.support.points import TASK

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import agent as module
-from scaling.agent.agent import Agent
-from scaling.agent.supervisor import Supervisor
+from scaling.agent.agent import Agent, Supervisor
 from scaling.quiet import agent
 from scaling.quiet.canary import Canary
 from scaling.records.events import Announce, Exit, Failed, Inspected, Rested, Result, Window

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import watch as watch_module
-from scaling.agent.supervisor import KEPT_BYTES, LIMIT_BYTES, LogBound, Supervisor
+from scaling.agent.agent import KEPT_BYTES, LIMIT_BYTES, LogBound, Supervisor
 from scaling.agent.watch import STRETCHES, IdleTraffic, Watch
 from scaling.frameworks.base import Helper, Traits
 from scaling.hosts import connections, interfaces, proc

@@ -118,7 +118,7 @@ def test_the_rate_of_infiniband_is_its_cards() -> None:
 
 def test_a_run_and_the_preflight_choose_the_same_cards_and_leave_the_loopback_out() -> None:
     """Also with a card that is not active, and an address of another network on the loopback."""
-    one, *others = (rank.host for rank in pods(clouds.dgx))
+    one, *others = (told.host for told in pods(clouds.dgx))
     idle = replace(one, hcas=tuple(replace(card, active=False) for card in one.hcas))
     anycast = replace(one.nics[0], name="lo", address="10.99.0.1")
     for first in (one, idle, replace(one, nics=(anycast, *one.nics))):
