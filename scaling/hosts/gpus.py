@@ -208,17 +208,11 @@ def unsupported(found: Found, root: Path = proc.ROOT) -> str:
     said = []
     if not found.driver and (root / "dev/nvidiactl").exists():
         said.append("NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility")
-    if not found.driver and b"nvidia,tegra" in _device_tree(root):
+    if not found.driver and "nvidia,tegra" in proc.text(root / "proc/device-tree/compatible"):
         said.append("NVIDIA Jetson found, not supported: its driver has no NVML")
     if any((root / place).exists() for place in ("sys/class/kfd", "dev/kfd")):
         said.append("AMD GPU found, not supported")
     return "; ".join(said)
-
-
-def _device_tree(root: Path) -> bytes:
-    with suppress(OSError):
-        return (root / "proc/device-tree/compatible").read_bytes()
-    return b""
 
 
 def _cuda(nvml: Any) -> tuple[int, int] | None:
