@@ -232,11 +232,6 @@ class _Node(NamedTuple):
     far_ends: Counter[PciAddress | None]
     switched: int
 
-    @property
-    def handle(self) -> Any:
-        """Its NVML handle."""
-        return self.device.handle
-
 
 def _node(nvml: Any, device: Visible) -> _Node:
     """Read a GPU's NVLinks. An unknown far end, as in virtual machines, counts as an NVSwitch, as in NCCL."""
@@ -256,14 +251,14 @@ def _address(pci: Any) -> PciAddress | None:
 
 def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
     me = nodes[index]
-    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", me.handle)
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", me.device.handle)
     return Gpu(
         index=index,
-        name=nvml_text(ask(nvml, "nvmlDeviceGetName", me.handle)),
-        uuid=nvml_text(ask(nvml, "nvmlDeviceGetUUID", me.handle)),
+        name=nvml_text(ask(nvml, "nvmlDeviceGetName", me.device.handle)),
+        uuid=nvml_text(ask(nvml, "nvmlDeviceGetUUID", me.device.handle)),
         memory_bytes=memory.total if memory else 0,
-        power_limit_w=_watts(ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", me.handle)),
-        max_sm_clock_mhz=ask(nvml, "nvmlDeviceGetMaxClockInfo", me.handle, nvml.NVML_CLOCK_SM),
+        power_limit_w=_watts(ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", me.device.handle)),
+        max_sm_clock_mhz=ask(nvml, "nvmlDeviceGetMaxClockInfo", me.device.handle, nvml.NVML_CLOCK_SM),
         links=tuple("self" if other is me else _link(nvml, me, other) for other in nodes),
         p2p=tuple(other is me or _peers(nvml, me, other, P2P_READ) for other in nodes),
         cores=_cores(nvml, me.device.whole),
@@ -307,11 +302,13 @@ def _link(nvml: Any, gpu: _Node, other: _Node) -> str:
         nvml.NVML_TOPOLOGY_NODE: "NODE",
         nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
     }
-    return levels.get(ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.handle, other.handle), "?")
+    return levels.get(
+        ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.device.handle, other.device.handle), "?"
+    )
 
 
 def _peers(nvml: Any, gpu: _Node, other: _Node, capability: int) -> bool:
-    status = ask(nvml, "nvmlDeviceGetP2PStatus", gpu.handle, other.handle, capability)
+    status = ask(nvml, "nvmlDeviceGetP2PStatus", gpu.device.handle, other.device.handle, capability)
     return bool(status == nvml.NVML_P2P_STATUS_OK)
 
 

@@ -68,19 +68,11 @@ def ports(root: Path = ROOT) -> list[Path]:
     return [*sorted((root / INFINIBAND).glob("*/ports/*")), *sorted((root / SLINGSHOT).glob("*"))]
 
 
-class Identity(NamedTuple):
-    """A port's card, its number there and its link layer."""
-
-    card: str
-    port: int
-    link_layer: str
-
-
-def identity(port: Path) -> Identity:
-    """Identify a port without asking the card, whose firmware is slow."""
+def identity(port: Path) -> tuple[str, int, str]:
+    """Return a port's card, its number there and its link layer, without asking the card: firmware is slow."""
     if _is_verbs(port):
-        return Identity(port.parent.parent.name, int(port.name), text(port / "link_layer"))
-    return Identity(port.name, 1, "Slingshot")
+        return port.parent.parent.name, int(port.name), text(port / "link_layer")
+    return port.name, 1, "Slingshot"
 
 
 def describe(port: Path, root: Path = ROOT) -> Hca:
