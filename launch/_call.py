@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from launch import _mpi
-
-if TYPE_CHECKING:
-    from scaling.hosts import hostfile
 
 # number of values of an option, by its name without dashes; 0 if not listed
 TWO_VALUES = ("mca", "gmca", "omca", "prtemca", "pmixmca", "genv", "env")
@@ -28,13 +27,10 @@ PROGRAM = ""
 RANKS = ("n", "np", "c")
 HOSTFILES = ("hostfile", "machinefile", "machine", "default-hostfile", "f")
 HOSTS = ("H", "host", "hosts")
-# format of hostfiles, and the variable that names one
-FORMATS: Mapping[str, hostfile.Format] = {
-    "openmpi4": "openmpi",
-    "openmpi5": "openmpi",
-    "mpich": "hydra",
-    "intel": "hydra",
-}
+# who reads which hostfile, and the variable that names one
+FORMATS = {"Open MPI": "{} slots={}", "MPICH and Intel MPI": "{}:{}"}
+OPEN_MPI, HYDRA = FORMATS
+READERS = {"openmpi4": OPEN_MPI, "openmpi5": OPEN_MPI, "mpich": HYDRA, "intel": HYDRA}
 HOSTFILE_VARIABLE = {
     "openmpi4": "OMPI_MCA_orte_default_hostfile",
     "openmpi5": "PRTE_MCA_prte_default_hostfile",
@@ -95,26 +91,78 @@ def is_crowded(call: Call, mpi: str, environ: Mapping[str, str]) -> bool:
     return told is not None and call.ranks > told
 
 
-def listed(call: Call, mpi: str, environ: Mapping[str, str]) -> list[hostfile.Host]:
+def listed(call: Call, mpi: str, environ: Mapping[str, str]) -> list[Host]:
     """Read the hosts of all hostfiles. SystemExit(2) if one is malformed or in another MPI's format."""
-    # imported late: scaling may be missing when this file is imported
-    from scaling import errors
-    from scaling.hosts import hostfile
-
     default = environ.get(HOSTFILE_VARIABLE.get(mpi, ""))
-    found: list[hostfile.Host] = []
+    every = call.hostfiles or filter(None, [default])
+    return [host for file in every for host in read(file, READERS.get(mpi, ""))]
+
+
+# ---------------------------------------------------------------- hostfiles
+# `#` begins a comment. A host without a count fits both formats. mpirun itself refuses other mistakes, but Open
+# MPI takes `node1:4` for a name.
+
+# Open MPI's words for a count (orte/util/hostfile/hostfile_lex.l, PRRTE), and what only Hydra reads
+COUNTS, OF_HYDRA = ("slots", "cpu", "count"), {"binding", "user"}
+EITHER = "write 'node1 slots=4' (Open MPI) or 'node1:4' (MPICH, Intel MPI)"
+
+
+class Host(NamedTuple):
+    """A line of a hostfile: `slots` ranks, None if not given; `reader`: "" if every MPI reads such a line."""
+
+    name: str
+    slots: int | None
+    reader: str
+
+
+def read(file: str, reader: str) -> list[Host]:
+    """Read the hosts of a file in the format of `reader`, "" for any. SystemExit(2) with file and line."""
+    # imported late: scaling may be missing when this file is imported
+    from scaling import files
+
     try:
-        for file in call.hostfiles or ([default] if default else []):
-            hosts = hostfile.read(Path(file))
-            if mpi in FORMATS:
-                hostfile.check(hosts, FORMATS[mpi], file)
-            found += hosts
-    except errors.UsageError as error:
-        _mpi.fail(str(error))
-    return found
+        lines = files.read(Path(file)).decode().splitlines()
+    except OSError as error:
+        _mpi.fail(f"{file}: cannot read this hostfile: {error.strerror}")
+    except UnicodeDecodeError:
+        _mpi.fail(f"{file}: no hostfile but binary; write for example 'node1 slots=4'")
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        if words := re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split():
+            try:
+                hosts.append(host := host_of(words))
+            except ValueError as error:
+                _mpi.fail(f"{file}:{number}: {line.strip()!r}: {error}")
+            if reader and host.reader and host.reader != reader:
+                found, right = (FORMATS[one].format(host.name, host.slots) for one in (host.reader, reader))
+                said = f"'{found}' is for {host.reader}, but mpirun here is of {reader}: write '{right}'"
+                _mpi.fail(f"{file}:{number}: {said}")
+    if not hosts:
+        _mpi.fail(f"{file}: names no host; {EITHER}")
+    return hosts
 
 
-def slots(call: Call, hosts: Iterable[hostfile.Host], environ: Mapping[str, str]) -> int | None:
+def host_of(words: Sequence[str]) -> Host:
+    """Read a line's words. Raises ValueError."""
+    given = dict(word.partition("=")[::2] for word in words[1:])
+    name, count = words[0], None
+    try:
+        ip_address(name)  # an IPv6 address with a count needs brackets
+    except ValueError:
+        if name.rfind("]") < name.rfind(":"):
+            name, _, count = name.rpartition(":")
+    key = next((key for key in COUNTS if key in given), "")
+    slots = given.get(key, count)
+    if slots is not None and not re.fullmatch("[0-9]+", slots):
+        raise ValueError(f"{f'{key}={slots}' if key else repr(slots)} is not a number of ranks; {EITHER}")
+    is_hydra = count is not None or bool(OF_HYDRA & given.keys())
+    return Host(name, None if slots is None else int(slots), HYDRA if is_hydra else OPEN_MPI if given else "")
+
+
+# ---------------------------------------------------------------- slots
+
+
+def slots(call: Call, hosts: Iterable[Host], environ: Mapping[str, str]) -> int | None:
     """Count the ranks that fit; None if unknown."""
     counts = [_mpi.cores() if host.slots is None and is_here(host.name) else host.slots for host in hosts]
     if call.hosts:

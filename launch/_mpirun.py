@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launch import _mpi
-from launch._call import FORMATS, Call, is_crowded
+from launch._call import OPEN_MPI, READERS, Call, is_crowded
 
 NEEDED = ("scaling", "mpi4py", "msgspec")
 # variables of this environment for ranks on other nodes
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
     asked = asked_for(ours, mpi)
     call = Call.read(theirs)
     environ = defaults(mpirun, mpi, crowded=is_crowded(call, mpi, environ)) | environ | asked
-    exported = exports(environ, call) if FORMATS.get(mpi) == "openmpi" else []
+    exported = exports(environ, call) if READERS.get(mpi) == OPEN_MPI else []
     command = [str(mpirun), *exported, *located(theirs, call)]
     if ours.show:
         sys.stdout.write(shown(command, environ))
@@ -139,7 +139,7 @@ def flags(arguments: list[str]) -> tuple[Flags, list[str]]:
 
 def asked_for(ours: Flags, mpi: str) -> dict[str, str]:
     given = [f"--{name}" for name in ("agent", "interface") if getattr(ours, name)]
-    if given and mpi not in FORMATS:
+    if given and mpi not in READERS:
         _mpi.fail(f"{given[0]}: this mpirun belongs to no known MPI (Open MPI 4 or 5, MPICH, Intel MPI)")
     return network(ours.interface, mpi) | agent(ours.agent, mpi)
 
@@ -148,7 +148,7 @@ def network(interface: str, mpi: str) -> dict[str, str]:
     if not interface:
         return {}
     here = [name for _, name in socket.if_nameindex()]
-    subnet = FORMATS[mpi] == "openmpi" and "/" in interface  # Open MPI accepts a subnet too
+    subnet = READERS[mpi] == OPEN_MPI and "/" in interface  # Open MPI accepts a subnet too
     if interface not in here and not subnet:
         _mpi.fail(f"--interface {interface}: no such interface on {socket.gethostname()}; it has {' '.join(here)}")
     return {name: value.format(interface) for name, value in NETWORK[mpi].items()}

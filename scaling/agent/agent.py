@@ -1,4 +1,4 @@
-"""The agent of a rank: it takes orders, runs children, forwards their events and ends them.
+"""The agent of a rank: it takes orders, supervises children, forwards their events and ends them.
 
 It knows MPI only as a `Cluster`, and no framework. `turn` never blocks. `wait` sleeps until a child speaks or
 ends, or until the next look for messages: MPI has no file descriptor to wait on.
@@ -6,32 +6,48 @@ ends, or until the next look for messages: MPI has no file descriptor to wait on
 
 from __future__ import annotations
 
+import glob
 import os
 import select
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from scaling.agent import strategies
 from scaling.agent.child import Child, Starter
 from scaling.agent.environment import child_environ, granted
-from scaling.agent.supervisor import ChildLike, Supervisor
-from scaling.agent.watch import IdleTraffic
+from scaling.agent.watch import IdleTraffic, Watch
 from scaling.errors import ScalingError, StrategyError, UsageError
+from scaling.frameworks import network_env
 from scaling.hosts import proc
-from scaling.hosts.connections import Attempts, Door
+from scaling.hosts.connections import Proving
 from scaling.quiet import agent as quiet
-from scaling.records.events import Ended, Event, Exit, Failed, Measured
+from scaling.quiet.agent import Quiet, Suspicion
+from scaling.records.events import (
+    Announce,
+    Ended,
+    Evaluated,
+    Event,
+    Exit,
+    Failed,
+    Inspected,
+    Measured,
+    Ready,
+    Rested,
+    Result,
+    Window,
+)
 from scaling.records.host import HostInfo, Installed
 from scaling.records.messages import (
     AGENT_DECODER,
     INTERRUPT_GRACE_S,
     Account,
     Admit,
-    Admitting,
     Alive,
     Ask,
     Assign,
@@ -46,7 +62,6 @@ from scaling.records.messages import (
     Preload,
     Preloaded,
     Reach,
-    Reached,
     Release,
     Report,
     Reserve,
@@ -56,59 +71,214 @@ from scaling.records.messages import (
     ToAgent,
     ToSweep,
 )
-from scaling.records.task import Task
+from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
+from scaling.records.telemetry import Sample, Telemetry
 from scaling.transport.base import Cluster, send_news
 from scaling.workloads import data
 
-# ---------------------------------------------------------------- connections between hosts
+# ---------------------------------------------------------------- limit of a log
 
 
-class Proving:
-    """The open doors of one host, and its connection attempts to other hosts."""
+LIMIT_BYTES, KEPT_BYTES = 64 << 20, 1 << 20
+LOOKS_S = 1.0
 
-    def __init__(self) -> None:
-        self.doors: dict[str, Door] = {}
-        self._attempts: dict[str, Attempts] = {}
-        self._opened: list[Admitting] = []
 
-    def obey(self, order: Admit | Reach, now_s: float) -> None:
-        """Open or close a door, or start connecting to the doors of other hosts."""
-        if isinstance(order, Reach):
-            self._attempts[order.network] = Attempts(order.peers, now_s + order.within_s)
-            return
-        if old := self.doors.pop(order.network, None):
-            old.close()
-        if order.address:
-            self._opened.append(self._open(order))
+class LogBound:
+    """The limit of a child's log, which could fill the disk: a longer one is cut to `KEPT_BYTES`."""
 
-    def _open(self, order: Admit) -> Admitting:
+    def __init__(self, path: str) -> None:
+        self.dropped_bytes = 0
+        self._path = Path(path)
+        self._next_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        if now_s >= self._next_s:
+            self._next_s = now_s + LOOKS_S
+            self.cut()
+
+    def cut(self) -> None:
+        """Cut the log if it is too long. Its writers append at its new end."""
         try:
-            self.doors[order.network] = Door(order.address)
-        except OSError as error:
-            return Admitting(network=order.network, error=error.strerror or str(error))
-        return Admitting(network=order.network, port=self.doors[order.network].port)
-
-    def answers(self, now_s: float) -> list[Admitting | Reached]:
-        for door in self.doors.values():
-            door.read()
-        ended = {network: attempts.ways(now_s) for network, attempts in self._attempts.items()}
-        reached = [Reached(network=network, ways=ways) for network, ways in ended.items() if ways is not None]
-        for answer in reached:
-            del self._attempts[answer.network]
-        opened, self._opened = self._opened, []
-        return [*opened, *reached]
+            size_bytes = self._path.stat().st_size
+            if size_bytes <= LIMIT_BYTES or not self._path.is_file():
+                return
+            with self._path.open("ab") as log:
+                log.truncate(KEPT_BYTES)
+                self.dropped_bytes += size_bytes - KEPT_BYTES
+                log.write(f"\n[scaling: {self.dropped_bytes} bytes of this log were dropped here]\n".encode())
+        except OSError:
+            return
 
 
-# ---------------------------------------------------------------- data
+# ---------------------------------------------------------------- supervisor
+
+# Time to leave the exchange: NCCL may hang (https://github.com/NVIDIA/nccl/issues/1013).
+LEAVE_S = 30.0
 
 
-def data_located(order: Locate) -> Located:
-    """Check that the data of a run is on this host. Files are searched, not opened: rank 0 has read them."""
-    try:
-        data.locate(data.spec(order.data), order.data_dir)
-    except UsageError as error:
-        return Located(error=str(error))
-    return Located()
+class Supervisor:
+    """A running child and what the agent knows of it. Times are of the agent's clock."""
+
+    def __init__(
+        self,
+        child: Child,
+        environ: dict[str, str],
+        now_s: float,
+        idle: IdleTraffic | None = None,
+        suspicion: Suspicion | None = None,
+    ) -> None:
+        self.child = child
+        self.quiet = Quiet(child.task, suspicion)
+        self._environ = environ
+        self._idle = idle
+        self._log = LogBound(child.task.log)
+        self._began_s = now_s  # start, moved on by the time while it was stopped
+        self._spoke_s = now_s
+        self._stopped_s: float | None = None
+        self._ready = False
+        self._stepped = False
+        self._told: Command | None = None  # the command that is not answered in full
+        self._reason: Failed | None = None
+        self._result_s: float | None = None
+        self._is_late = False  # to leave, after its result
+        self._watch: Watch | None = None
+
+    @property
+    def measuring(self) -> bool:
+        is_later = isinstance(self._told, Inspect) or (isinstance(self._told, Run) and self._told.is_later)
+        return is_later or (self._watch is not None and self._watch.measuring)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped_s is not None
+
+    def tell(self, command: Command, now_s: float) -> None:
+        """Send a command and resume the child. Its silence counts from now on."""
+        self._told = command
+        self._observe(command, now_s)
+        self.resume(now_s)
+        self._spoke_s = now_s
+        self.child.tell(command)
+
+    def overhear(self, command: Command, now_s: float) -> None:
+        """Note a command to a helper's workers: the helper's CPU use counts until they are done."""
+        self._observe(command, now_s)
+        self.resume(now_s)
+
+    def _observe(self, command: Command, now_s: float) -> None:
+        if self._watch is None:
+            return
+        if isinstance(command, Rest | Inspect | Evaluate | Finish):
+            self._watch.settle()
+        elif isinstance(command, Train):
+            self._watch.begin(command.steps, now_s)
+        elif command.measured:
+            self._watch.begin(command.windows * command.steps + command.lead, now_s)
+
+    def pause(self, now_s: float) -> None:
+        """Stop the child once all ranks are done, so that it takes nothing from the next point."""
+        if self._watch is not None:
+            self._watch.settle()
+        if self._stopped_s is None and self._reason is None:  # a child that is being ended must receive signals
+            self._stopped_s = now_s
+            self.child.pause()
+
+    def resume(self, now_s: float) -> None:
+        """Continue the child. Its start-up and deadline clocks exclude the time while it was stopped."""
+        if self._stopped_s is not None:
+            self._began_s += now_s - self._stopped_s
+            self._stopped_s = None
+            self.child.resume()
+
+    def heard(self, event: Event, now_s: float) -> Event:
+        """Note an event and return it with what the agent adds."""
+        self._spoke_s = now_s
+        if self._watch is not None:
+            self._watch.look(now_s)
+        if isinstance(event, Ready | Announce):
+            self._ready = True
+            task = self.child.task
+            computes = isinstance(event, Ready) or bool(task.device_indices)
+            self._watch = Watch(task, self.child.pid, computes=computes, idle=self._idle, quiet=self.quiet)
+        elif isinstance(event, Window) and isinstance(self._told, Run | Train):
+            self._stepped = True
+            if isinstance(self._told, Train) or event.index == self._told.last:
+                self._answered(event)
+            if not event.measured:
+                event = replace(event, gpus=self.gpus())
+            return self.quiet.noted(event)
+        elif isinstance(event, Rested | Inspected | Evaluated):
+            self._told = None
+        elif isinstance(event, Result):
+            self._result_s = now_s
+        return event
+
+    def gpus(self) -> tuple[Sample, ...]:
+        """Read the child's GPUs; nothing before it is ready."""
+        return () if self._watch is None else self._watch.gpus()
+
+    def _answered(self, last: Window) -> None:
+        self._told = None
+        if last.measured and self._watch is not None:
+            self._watch.done()
+
+    def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
+        """End the child for `reason`, unless it is dead or already being ended."""
+        if self._reason is None and not self.child.ended():
+            self._reason = reason
+            self.child.end(now_s, grace_s=grace_s, stacks=stacks)
+
+    def attend(self, now_s: float) -> None:
+        self.child.push()
+        self.child.pursue(now_s)
+        self._log.look(now_s)
+        if self._stopped_s is None and (overdue := self._overdue(now_s)) is not None:
+            self._is_late |= self._reason is None and self._result_s is not None
+            self.end(now_s, overdue, stacks=True)
+        if self._watch is not None:
+            self._watch.sample(now_s)
+
+    def _overdue(self, now_s: float) -> Failed | None:
+        clocks = self.child.task.clocks
+        age_s, quiet_s = now_s - self._began_s, now_s - self._spoke_s
+        if not self._ready and age_s > clocks.startup_s:
+            return Failed(cause="startup", message=f"not ready after {clocks.startup_s:g} s")
+        if self._result_s is not None:
+            late = now_s - self._result_s > min(clocks.stall_s, LEAVE_S)
+            return Failed(cause="hang", message="did not leave its exchange") if late else None
+        # The first step compiles, tunes and connects: it belongs to start-up.
+        patience_s = clocks.stall_s if self._stepped else max(clocks.stall_s, clocks.startup_s)
+        if self._told is not None and quiet_s > patience_s:
+            return Failed(cause="hang", message=f"no event for {patience_s:g} s; stacks in the log")
+        if age_s > clocks.deadline_s:
+            return Failed(cause="timeout", message=f"not done after {clocks.deadline_s:g} s")
+        return None
+
+    def ended(self) -> Ended:
+        seen = self.child.reap()
+        self._log.cut()
+        ended = self._account(replace(seen, reason=self._reason, is_late=self._is_late))
+        if not self.child.task.keeps_log and ended.exit == Exit():
+            log = Path(self.child.task.log)
+            with suppress(OSError):
+                for path in (log, *log.parent.glob(f"{glob.escape(log.name)}.nccl.*")):
+                    path.unlink(missing_ok=True)
+        return ended
+
+    def so_far(self) -> Ended:
+        """Report what is known after the measured windows, as for a child that ends well now."""
+        if self._watch is not None:
+            self._watch.settle()
+        return self._account(Exit())
+
+    def _account(self, seen: Exit) -> Ended:
+        return Ended(
+            exit=seen,
+            environ=self._environ,
+            telemetry=self._watch.close() if self._watch is not None else Telemetry(),
+            log_dropped_bytes=self._log.dropped_bytes,
+            nccl=network_env.read_nccl_log(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),
+        )
 
 
 # ---------------------------------------------------------------- agent
@@ -120,7 +290,7 @@ MEASURING_S = 0.25  # while windows are timed on the same cores; the end of a wi
 QUICK_FOR_S, FINISH_S = 0.1, 5.0
 BEAT_S = 10.0  # longest time between two messages to rank 0
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
-Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
+Spawn = Callable[[Task, Mapping[str, str]], Child]
 
 
 class Agent:
@@ -148,7 +318,7 @@ class Agent:
         self._quick_until_s = self._said_s = 0.0
         self._signal: int | None = None
         self._preloading = False
-        self._suspicion = quiet.Suspicion()
+        self._suspicion = Suspicion()
         self._idle = IdleTraffic()
         self._proving = Proving()
 
@@ -371,3 +541,12 @@ def _answer(order: Ask | Locate) -> Missing | Located:
         return data_located(order)
     lacking = strategies.lacking(order.strategies)
     return Missing(missing=lacking.missing, missing_on_cuda=lacking.missing_on_cuda)
+
+
+def data_located(order: Locate) -> Located:
+    """Check that the data of a run is on this host. Files are searched, not opened: rank 0 has read them."""
+    try:
+        data.locate(data.spec(order.data), order.data_dir)
+    except UsageError as error:
+        return Located(error=str(error))
+    return Located()

@@ -161,13 +161,8 @@ class ForkServer:
         SESSIONS.discard(self._process.pid)
 
 
-class Key(NamedTuple):
-    """What children of one fork server share."""
-
-    framework: str
-    on_gpus: bool
-    threads: int
-    malloc: str
+# What children of one fork server share: framework, whether they use GPUs, threads, malloc.
+Key = tuple[str, bool, int, str]
 
 
 class Starter:
@@ -197,7 +192,7 @@ class Starter:
 
     def touched(self) -> tuple[str, ...]:
         """Return the frameworks whose import has initialised CUDA."""
-        return tuple(dict.fromkeys(key.framework for key, server in self._servers.items() if server.is_touched))
+        return tuple(dict.fromkeys(framework for (framework, *_), one in self._servers.items() if one.is_touched))
 
     def start(self, task: Task, environ: Mapping[str, str], fds: Fds) -> Started:
         """Start a child of this task, as a fork if possible. Raises OSError."""
@@ -217,7 +212,7 @@ class Starter:
 
     def _key(self, task: Task) -> Key:
         name, device = frameworks.named(_baseline(task)).name, task.point.hardware.device
-        return Key(name, device == "cuda", task.threads, task.malloc)
+        return name, device == "cuda", task.threads, task.malloc
 
 
 def _is_forked(task: Task) -> bool:
@@ -414,17 +409,16 @@ def reap_strays(began: int) -> int:
     """Kill and reap the orphans of a child that began at `began` (clock ticks since boot); return their number.
     Sessions of this process and of running children are spared. Killing an orphan may leave new ones."""
     count, sessions = 0, {os.getsid(0), *SESSIONS}
-    while strays := [pid for pid in _children() if _is_stray(pid, sessions, began)]:
+
+    def is_stray(session: int, start: int) -> bool:
+        return session not in sessions and start >= began
+
+    while strays := [pid for pid in _children() if is_stray(*_session_and_start(pid))]:
         for pid in strays:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         count += len(strays)
     return count
-
-
-def _is_stray(pid: int, sessions: Collection[int], began: int) -> bool:
-    session, start = _session_and_start(pid)
-    return session not in sessions and start >= began
 
 
 def _session_and_start(pid: int) -> tuple[int, int]:

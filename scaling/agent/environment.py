@@ -127,9 +127,10 @@ class Question:
     def __init__(self, framework: str, names: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
         self.names = tuple(names)
         self._framework, self._path = framework, python_of(framework, environ)
-        self._is_named = bool(environ.get(PYTHON_VARIABLE + framework.upper()))
+        self._variable = PYTHON_VARIABLE + framework.upper()
+        self._is_named = bool(environ.get(self._variable))
+        self._where = f"{self._variable}={self._path}" if self._is_named else self._path
         self._process: subprocess.Popen[str] | None = None
-        self._answer: Installed | None = None
         own = {key: value for key, value in outside_of_mpi(environ).items() if not key.startswith(PYTHON_VARIABLE)}
         try:
             self._process = subprocess.Popen(
@@ -139,31 +140,18 @@ class Question:
         except OSError as error:
             self._why = f"does not start ({error.strerror or error})"
 
-    def answer(self) -> Installed:
+    def answer(self) -> tuple[Installed, Interpreter]:
         """Return what it has. If it does not work, all these strategies are missing."""
-        if self._answer is None:
-            found = self._installed()
-            self._answer = found or Installed(missing=dict.fromkeys(self.names, self._told()))
-            if found:
-                self._answer = replace(
-                    found, missing=self._placed(found.missing), missing_on_cuda=self._placed(found.missing_on_cuda)
-                )
-        return self._answer
-
-    def interpreter(self) -> Interpreter:
-        found = self.answer()
-        return Interpreter(
-            framework=self._framework,
-            path=self._path,
-            python=found.python,
-            versions=found.versions,
-            cuda=found.cuda,
-            compile_lacks=found.compile_lacks,
-        )
-
-    def _placed(self, missing: Mapping[str, str]) -> dict[str, str]:
-        where = self._path if not self._is_named else f"{PYTHON_VARIABLE}{self._framework.upper()}={self._path}"
-        return {name: f"{why} (in {where})" for name, why in missing.items()}
+        if found := self._installed():
+            missing, on_cuda = (
+                {name: f"{why} (in {self._where})" for name, why in every.items()}
+                for every in (found.missing, found.missing_on_cuda)
+            )
+            found = replace(found, missing=missing, missing_on_cuda=on_cuda)
+        else:
+            found = Installed(missing=dict.fromkeys(self.names, f"{self._where} {self._why}; {self._mend()}"))
+        described = {name: getattr(found, name) for name in ("python", "versions", "cuda", "compile_lacks")}
+        return found, Interpreter(framework=self._framework, path=self._path, **described)
 
     def _installed(self) -> Installed | None:
         if self._process is None:
@@ -179,14 +167,11 @@ class Question:
             self._why = f"cannot run workers: {(errors.strip().splitlines() or ['it says nothing'])[-1][:200]}"
         return None
 
-    def _told(self) -> str:
-        root = Path(__file__).resolve().parents[2]
-        if self._is_named:
-            name = PYTHON_VARIABLE + self._framework.upper()
-            mend = f"name a Python with {self._framework} and with scaling (pip install {root}), or unset {name}"
-            return f"{name}={self._path} {self._why}; {mend}"
-        environment = Path(self._path).parent.parent
-        return f"{self._path} {self._why}; ./launch/install {self._framework}, or remove {environment}"
+    def _mend(self) -> str:
+        if not self._is_named:
+            return f"./launch/install {self._framework}, or remove {Path(self._path).parent.parent}"
+        of = f"{self._framework} and with scaling (pip install {Path(__file__).resolve().parents[2]})"
+        return f"name a Python with {of}, or unset {self._variable}"
 
 
 def ask_interpreters(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[Question]:

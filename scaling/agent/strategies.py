@@ -34,12 +34,14 @@ def examine(names: Iterable[str]) -> tuple[Installed, tuple[Interpreter, ...]]:
     questions = environment.ask_interpreters(names)
     elsewhere = {name for question in questions for name in question.names}
     found = lacking_here(name for name in names if name not in elsewhere)
+    interpreters = []
     for question in questions:
-        answer = question.answer()
+        answer, interpreter = question.answer()
         found.missing.update(answer.missing)
         found.missing_on_cuda.update(answer.missing_on_cuda)
         found.name_addresses.update(answer.name_addresses)
-    return found, tuple(question.interpreter() for question in questions)
+        interpreters.append(interpreter)
+    return found, tuple(interpreters)
 
 
 def lacking_here(names: Iterable[str]) -> Installed:

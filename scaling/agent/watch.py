@@ -1,6 +1,7 @@
-"""An agent's readings of a child during measured windows: devices, CPU time, traffic, energy.
+"""An agent's readings of a child during measured windows: process, GPUs, machine, energy, traffic.
 
 Readings are added up over stretches: `begin`, `done` when this child has finished, `settle` when all ranks have.
+If a process or GPU disappears, earlier stretches are kept.
 """
 
 from __future__ import annotations
@@ -10,54 +11,86 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from itertools import chain, pairwise, takewhile
 from operator import add, sub
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.agent.device_probe import DeviceProbe
 from scaling.hosts import connections, interfaces, proc
+from scaling.hosts.gpus import ask, find_visible, session
 from scaling.quiet.agent import Quiet
 from scaling.records.task import Task
-from scaling.records.telemetry import MAIN, CpuTime, Flow, MachineEnergy, Sample, Telemetry, ThreadTime, Traffic
+from scaling.records.telemetry import (
+    MAIN,
+    POWER_CAP,
+    CpuTime,
+    Flow,
+    MachineEnergy,
+    Sample,
+    Telemetry,
+    ThreadTime,
+    Traffic,
+)
 
-# ---------------------------------------------------------------- energy
-# Energy of processors and DRAM, from the kernel's RAPL counters (Documentation/power/powercap).
+# ---------------------------------------------------------------- energy of a machine
+# From the kernel's RAPL counters (Documentation/power/powercap).
 #
 # Packages and DRAM are added. Other domains are left out: cores and uncore are parts of a package, `psys` contains
 # all, `intel-rapl-mmio` repeats a package. AMD uses the same names. Since Linux 5.10 only root may read
 # (CVE-2020-8694).
 
 POWERCAP = Path("/sys/class/powercap")
+EVERY_S = 10.0
 UJ_PER_J = 1e6
 
 
-class EnergyCounter(NamedTuple):
-    """A domain's file of microjoules, which wraps at `range_uj`."""
+class EnergyMeter:
+    """Energy of this machine's processors and memory: `start`, `sample`, `pause`, again; `total`. A counter wraps
+    after minutes to hours, so it is read every 10 s. An unreadable one is reported."""
 
-    path: Path
-    range_uj: int
+    def __init__(self, root: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Find the counters below `root`; none on most virtual machines."""
+        self._clock = clock
+        self._wraps_uj: dict[Path, int] = {}  # by counter
+        self._last: tuple[list[int], float] | None = None
+        self._used_uj, self._seconds, self._unreadable = 0, 0.0, ""
+        for folder in sorted(root.glob("intel-rapl:*")) if root else ():
+            with suppress(OSError, ValueError):
+                name = (folder / "name").read_text().strip()
+                wraps_uj = int((folder / "max_energy_range_uj").read_text())
+                if name == "dram" or name.startswith("package-"):
+                    self._wraps_uj[folder / "energy_uj"] = wraps_uj
 
-    def read(self) -> int:
-        """Raises OSError with the path, also for wrong content."""
-        text = self.path.read_text().strip()
-        if not text.isdecimal():
-            raise OSError(os.EX_DATAERR, f"no number: {text[:20]!r}", str(self.path))
-        return int(text)
+    def start(self) -> None:
+        self._last = None
+        if self._wraps_uj and not self._unreadable:
+            try:
+                self._last = [int(file.read_text()) for file in self._wraps_uj], self._clock()
+            except OSError as error:
+                self._unreadable = f"{error.filename}: {error.strerror}"
 
+    def sample(self, every_s: float = EVERY_S) -> None:
+        if self._last is None or self._clock() - self._last[1] < every_s:
+            return
+        before, before_s = self._last
+        self.start()
+        if self._last is not None:
+            now, now_s = self._last
+            for start, end, wraps in zip(before, now, self._wraps_uj.values(), strict=True):
+                self._used_uj += end - start + (wraps if end < start else 0)  # it may have wrapped once
+            self._seconds += now_s - before_s
 
-def energy_counters(root: Path | None = None) -> list[EnergyCounter]:
-    """Return the counters of packages and DRAM; none on most virtual machines."""
-    found = []
-    for folder in sorted((root or POWERCAP).glob("intel-rapl:*")):
-        with suppress(OSError, ValueError):
-            name = (folder / "name").read_text().strip()
-            range_uj = int((folder / "max_energy_range_uj").read_text())
-            if name == "dram" or name.startswith("package-"):
-                found.append(EnergyCounter(folder / "energy_uj", range_uj))
-    return found
+    def pause(self) -> None:
+        self.sample(0.0)
+        self._last = None
+
+    def total(self) -> MachineEnergy | None:
+        if self._unreadable:
+            return MachineEnergy(unreadable=self._unreadable)
+        return MachineEnergy(joules=self._used_uj / UJ_PER_J, seconds=self._seconds) if self._seconds else None
 
 
 # ---------------------------------------------------------------- idle traffic
@@ -110,88 +143,134 @@ def _median_rates(stretches: list[tuple[tuple[Traffic, ...], float]]) -> dict[st
     return {name: (median(received), median(sent)) for name, (received, sent) in by_card.items()}
 
 
-# ---------------------------------------------------------------- energy meter
+# ---------------------------------------------------------------- a GPU
+
+# Bits of NVML's nvmlClocksEventReasons that are a loss: not idle, the user's clocks, sync boost, display clocks.
+THROTTLE = {
+    0x08: "hw slowdown",
+    0x40: "hw thermal",
+    0x20: "sw thermal",
+    0x80: "power brake",
+    0x04: POWER_CAP,
+}
 
 
-EVERY_S = 10.0
+class GpuMeter:
+    """Readings of one GPU. `energy_is_integral`: whether part of its energy is an integral of power readings."""
 
+    def __init__(self, nvml: Any, handle: Any, device_index: int) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._device_index = device_index
+        self._energy_before_mj: int | None = None
+        self._first: int | None = None  # index of the stretch's first sample
+        self._used_j: list[float | None] = []
+        self.energy_is_integral = False
+        self.samples: list[Sample] = []
+        self.max_sm_clock_mhz: float | None = self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)
 
-class EnergyMeter:
-    """Energy of this machine's processors and memory (/sys/class/powercap): `start`, `sample`, `pause`, again;
-    `total`. A counter wraps after minutes to hours, so it is read every 10 s. An unreadable one is reported."""
-
-    def __init__(
-        self, root: Path | None = None, clock: Callable[[], float] = time.monotonic, *, counts: bool = True
-    ) -> None:
-        self._clock = clock
-        self._counters = energy_counters(root) if counts else []
-        self._last: list[int] | None = None
-        self._last_s = 0.0
-        self._joules = self._seconds = 0.0
-        self._unreadable = ""
+    @classmethod
+    def open(cls, device_index: int, shown_gpu: str = "") -> GpuMeter | None:
+        """Return the meter of visible GPU `device_index`, or of `shown_gpu`; None if NVML cannot reach it."""
+        nvml, _ = session()
+        handle = None if nvml is None else find_visible(nvml, device_index, shown_gpu)
+        return None if handle is None else cls(nvml, handle, device_index)
 
     def start(self) -> None:
-        self._last = self._read()
-        self._last_s = self._clock()
+        self._first = len(self.samples)
+        self._energy_before_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        self.read()
 
-    def sample(self) -> None:
-        if self._last is not None and self._clock() - self._last_s >= EVERY_S:
-            self._add()
+    def read(self) -> None:
+        if (sample := self.now()) is not None:
+            self.samples.append(sample)
+
+    def now(self) -> Sample | None:
+        """Return what NVML reads now; None if it reads nothing."""
+        nvml = self._nvml
+        power_mw = self._ask("nvmlDeviceGetPowerUsage")
+        clock_mhz = self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        utilisation = self._ask("nvmlDeviceGetUtilizationRates")
+        if all(answer is None for answer in (power_mw, clock_mhz, memory, utilisation)):
+            return None
+        return Sample(
+            unix_s=time.time(),
+            utilisation_percent=utilisation.gpu if utilisation else None,
+            power_w=None if power_mw is None else power_mw / 1000,
+            sm_clock_mhz=clock_mhz,
+            memory_used_bytes=memory.used if memory else None,
+            temperature_c=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            throttle=self._throttle(),
+            device_index=self._device_index,
+        )
 
     def pause(self) -> None:
-        if self._last is not None:
-            self._add()
-        self._last = None
+        if self._first is None:
+            return
+        self.read()
+        before_mj = self._energy_before_mj
+        after_mj: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        if before_mj is None or after_mj is None or after_mj < before_mj:  # it falls when the driver is reloaded
+            self._used_j.append(integral_j(self.samples[self._first :]))
+            self.energy_is_integral = True
+        else:
+            self._used_j.append((after_mj - before_mj) / 1000)
+        self._first = None
 
-    def total(self) -> MachineEnergy | None:
-        if self._unreadable:
-            return MachineEnergy(unreadable=self._unreadable)
-        return MachineEnergy(joules=self._joules, seconds=self._seconds) if self._seconds else None
+    @property
+    def energy_j(self) -> float | None:
+        """Energy in J, by the GPU's counter or from power samples; None if a stretch is unknown."""
+        known_j = [used_j for used_j in self._used_j if used_j is not None]
+        return sum(known_j) if known_j and len(known_j) == len(self._used_j) else None
 
-    def _add(self) -> None:
-        before, before_s = self._last, self._last_s
-        self.start()
-        if before is not None and self._last is not None:
-            self._joules += sum(
-                end - start + (counter.range_uj if end < start else 0)  # it may have wrapped once
-                for counter, start, end in zip(self._counters, before, self._last, strict=True)
-            ) / UJ_PER_J  # fmt: skip
-            self._seconds += self._last_s - before_s
+    def _throttle(self) -> tuple[str, ...]:
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:  # its name before driver 535
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return tuple(word for bit, word in THROTTLE.items() if (reasons or 0) & bit)
 
-    def _read(self) -> list[int] | None:
-        if not self._counters or self._unreadable:
-            return None
-        try:
-            return [counter.read() for counter in self._counters]
-        except OSError as error:
-            self._unreadable = f"{error.filename}: {error.strerror}"
-            return None
+    def _ask(self, name: str, *args: Any) -> Any:
+        return ask(self._nvml, name, self._handle, *args)
 
 
-# ---------------------------------------------------------------- CPU meter
+def integral_j(samples: list[Sample]) -> float | None:
+    """Integrate the power samples by the trapezoidal rule, in J; None with fewer than two power readings."""
+    known = [(sample.unix_s, sample.power_w) for sample in samples if sample.power_w is not None]
+    if len(known) < 2:
+        return None
+    return sum((end_s - start_s) * (a_w + b_w) / 2 for (start_s, a_w), (end_s, b_w) in pairwise(known))
+
+
+# ---------------------------------------------------------------- a process
 
 
 NS = 1e9
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The kernel counts in ticks of 10 ms: a shorter stretch shows nothing of other programs.
 TELLS_S = 0.1
-# Fields of a line of /proc/stat: user and nice (which include guests), system, irq, softirq; and steal.
-BUSY, STOLEN = (1, 2, 3, 6, 7), 8
+# Fields of a line of /proc/stat: user and nice (which include guests), system, irq, softirq; steal; idle, iowait.
+BUSY, STOLEN, IDLE = (1, 2, 3, 6, 7), 8, (4, 5)
 
 
 class _Sums(NamedTuple):
-    """Cumulative counters of a process, with ended threads and children in `ran_s`, and of its CPUs.
+    """Cumulative counters of a process and of CPUs, which count since boot.
 
-    `busy_s`, `stolen_s`: time since boot that its CPUs ran anything, and that the hypervisor took from them.
+    `own_s`, `ran_s`: its CPU time without and with ended children; both include ended threads.
+    `busy_s`, `stolen_s`: time that its CPUs ran anything, and that the hypervisor took from them.
+    `machine_busy_s`, `machine_s`: time that all CPUs ran or lost to the hypervisor, and in all.
     """
 
     wall_s: float = 0.0
     minor_faults: int = 0
     major_faults: int = 0
     kernel_s: float = 0.0
+    own_s: float = 0.0
     ran_s: float = 0.0
     busy_s: float = 0.0
     stolen_s: float = 0.0
+    machine_busy_s: float = 0.0
+    machine_s: float = 0.0
 
 
 class _Reading(NamedTuple):
@@ -203,11 +282,13 @@ class _Reading(NamedTuple):
 
 
 class CpuMeter:
-    """CPU time and faults of one process: `start`, then `end` with the steps, and again.
+    """CPU time, faults and affinity of one process: `start`, then `end` with the steps, and again.
 
     /proc is read outside the timed windows, at some 30 us per thread. The uncounted step is included.
     `cpus`: the CPUs promised to the process.
     `others`: load by other programs in the last stretch, in units of one CPU; 0 if it was too short.
+    `masks`: CPU sets of its threads at both ends of all stretches.
+    `affinity_cpus`: the number of CPUs in all masks together, the least of all ends; None if unknown.
     """
 
     def __init__(
@@ -221,6 +302,8 @@ class CpuMeter:
         self._names: dict[int, str] = {pid: MAIN}
         self._begun: _Reading | None = None
         self.others = 0.0
+        self.masks: set[tuple[int, ...]] = set()
+        self.affinity_cpus: int | None = None
         self._used: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
         self._steps, self._sums = 0, _Sums()
 
@@ -232,27 +315,20 @@ class CpuMeter:
         now = self._read(begins=False) if before is not None else None
         if before is None or now is None:
             return
-        threads_s = self._add_threads(before.threads, now.threads)
-        new = _Sums._make(map(sub, now.sums, before.sums))
-        others_s = max(0.0, new.busy_s - max(new.ran_s, threads_s))
-        self.others = others_s / new.wall_s if new.wall_s >= TELLS_S else 0.0
-        self._steps += steps
-        self._sums = _Sums._make(map(add, self._sums, new))
-        self._add_throttling(before.throttling, now.throttling)
-
-    def _add_throttling(self, before: dict[Path, proc.Throttling], now: dict[Path, proc.Throttling]) -> None:
-        for folder in before.keys() & now.keys():
-            sums = zip(self._throttling.get(folder, proc.Throttling()), now[folder], before[folder], strict=True)
-            self._throttling[folder] = proc.Throttling._make(so_far + end - start for so_far, end, start in sums)
-
-    def _add_threads(self, before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]) -> float:
         ran_ns = 0
-        for thread, (run_ns, queued_ns) in now.items():
-            run_before_ns, queued_before_ns = before.get(thread, (0, 0))
+        for thread, (run_ns, queued_ns) in now.threads.items():
+            run_before_ns, queued_before_ns = before.threads.get(thread, (0, 0))
             self._used[thread][0] += run_ns - run_before_ns
             self._used[thread][1] += queued_ns - queued_before_ns
             ran_ns += run_ns - run_before_ns
-        return ran_ns / NS
+        new = _Sums._make(map(sub, now.sums, before.sums))
+        self.others = _others_s(new, ran_ns) / new.wall_s if new.wall_s >= TELLS_S else 0.0
+        self._steps += steps
+        self._sums = _Sums._make(map(add, self._sums, new))
+        for folder in before.throttling.keys() & now.throttling.keys():
+            new_counts = map(sub, now.throttling[folder], before.throttling[folder])
+            so_far = self._throttling.get(folder, proc.Throttling())
+            self._throttling[folder] = proc.Throttling._make(map(add, so_far, new_counts))
 
     def total(self) -> CpuTime | None:
         if not self._sums.wall_s:
@@ -261,24 +337,38 @@ class CpuMeter:
         for thread, used in self._used.items():
             by_name[self._names.get(thread, "?")].append(used)
         worst = max(self._throttling.values(), key=lambda one: one.throttled, default=proc.Throttling())
+        ran_ns = sum(run_ns for run_ns, _ in self._used.values())
         return CpuTime(
             steps=self._steps,
             wall_s=self._sums.wall_s,
             kernel_s=self._sums.kernel_s,
             minor_faults=self._sums.minor_faults,
             major_faults=self._sums.major_faults,
-            threads=tuple(_of_name(name, by_name[name]) for name in sorted(by_name)),
+            threads=tuple(
+                ThreadTime(
+                    name=name,
+                    threads=len(used),
+                    run_s=sum(run_ns for run_ns, _ in used) / NS,
+                    queued_s=sum(queued_ns for _, queued_ns in used) / NS,
+                )
+                for name, used in sorted(by_name.items())
+            ),
             stolen_s=self._sums.stolen_s,
-            others_s=self._others_s() if self._cpus else None,
+            others_s=_others_s(self._sums, ran_ns) if self._cpus else None,
             periods=worst.periods,
             throttled_periods=worst.throttled,
             throttled_s=worst.seconds,
         )
 
-    def _others_s(self) -> float:
-        """Seconds of other programs. Only the process's ticks include threads that ended within a stretch."""
-        threads_s = sum(run_ns for run_ns, _ in self._used.values()) / NS
-        return max(0.0, self._sums.busy_s - max(self._sums.ran_s, threads_s))
+    @property
+    def percent(self) -> float | None:
+        """Mean CPU use over all stretches: 100 is one busy core; None without a stretch."""
+        return 100 * self._sums.own_s / self._sums.wall_s if self._sums.wall_s else None
+
+    @property
+    def machine_percent(self) -> float | None:
+        """Mean use of all CPUs, also outside this container; None without a stretch, or within one tick."""
+        return 100 * self._sums.machine_busy_s / self._sums.machine_s if self._sums.machine_s else None
 
     def _read(self, *, begins: bool) -> _Reading | None:
         """Read the CPUs last at the start and first at the end of a stretch: reading is then no load within it."""
@@ -288,53 +378,50 @@ class CpuMeter:
             # Fields from the third of proc(5) on.
             stat = (folder / "stat").read_text().rpartition(")")[2].split()
             at_s, threads = time.monotonic(), self._threads(folder)
-            busy_s, stolen_s = at_end or _of_cpus(self._root, self._cpus)
-            sums = _Sums(
-                wall_s=at_s,
-                minor_faults=int(stat[7]),
-                major_faults=int(stat[9]),
-                kernel_s=int(stat[12]) / TICKS_PER_S,
-                ran_s=sum(map(int, stat[11:15])) / TICKS_PER_S,
-                busy_s=busy_s,
-                stolen_s=stolen_s,
-            )
+            own_s, ended_s = (sum(map(int, stat[first : first + 2])) / TICKS_PER_S for first in (11, 13))
+            faults, kernel_s = (int(stat[7]), int(stat[9])), int(stat[12]) / TICKS_PER_S
+            of_cpus = at_end or _of_cpus(self._root, self._cpus)
+            sums = _Sums(at_s, *faults, kernel_s, own_s, own_s + ended_s, *of_cpus)
             return _Reading(sums, threads, proc.throttling(self._cgroups))
         return None
 
     def _threads(self, folder: Path) -> dict[int, tuple[int, int]]:
-        found = {}
-        for thread in os.listdir(folder / "task"):  # noqa: PTH208  three times as fast
+        """Read all threads, also their affinity: OpenMP may bind each, and `taskset -p` moves the first alone."""
+        found, masks = {}, set()
+        for thread in map(int, os.listdir(folder / "task")):  # noqa: PTH208  three times as fast
             with suppress(OSError):  # the thread may have ended
-                run_ns, queued_ns, _ = (folder / "task" / thread / "schedstat").read_text().split()
-                found[int(thread)] = int(run_ns), int(queued_ns)
-                if int(thread) not in self._names:
-                    self._names[int(thread)] = (folder / "task" / thread / "comm").read_text().strip()
+                masks.add(tuple(sorted(os.sched_getaffinity(thread))))
+            with suppress(OSError):
+                run_ns, queued_ns, _ = (folder / f"task/{thread}/schedstat").read_text().split()
+                found[thread] = int(run_ns), int(queued_ns)
+                if thread not in self._names:
+                    self._names[thread] = (folder / f"task/{thread}/comm").read_text().strip()
+        if masks:
+            self.masks |= masks
+            count = len(set(chain.from_iterable(masks)))
+            self.affinity_cpus = min(count, self.affinity_cpus or count)
         return found
 
 
-def _of_name(name: str, used: list[list[int]]) -> ThreadTime:
-    return ThreadTime(
-        name=name,
-        threads=len(used),
-        run_s=sum(run_ns for run_ns, _ in used) / NS,
-        queued_s=sum(queued_ns for _, queued_ns in used) / NS,
-    )
+def _others_s(sums: _Sums, ran_ns: int) -> float:
+    """Seconds of other programs. Only the process's ticks include threads that ended within a stretch."""
+    return max(0.0, sums.busy_s - max(sums.ran_s, ran_ns / NS))
 
 
-def _of_cpus(root: Path, cpus: Collection[int]) -> tuple[float, float]:
-    """Seconds since boot that these CPUs ran anything, and that the hypervisor took from them."""
-    if not cpus:
-        return 0.0, 0.0
-    wanted = {f"cpu{cpu}" for cpu in cpus}
+def _of_cpus(root: Path, cpus: Collection[int]) -> tuple[float, ...]:
+    """Read the last four of _Sums."""
     with (root / "stat").open() as file:
-        lines = [line.split() for line in file if line.startswith("cpu")]
-    mine = [line for line in lines if line[0] in wanted and len(line) > STOLEN]
-    busy = sum(int(line[field]) for line in mine for field in BUSY)
-    return busy / TICKS_PER_S, sum(int(line[STOLEN]) for line in mine) / TICKS_PER_S
+        lines = [line.split() for line in takewhile(lambda line: line.startswith("cpu"), file)]
+    wanted, every = {f"cpu{cpu}" for cpu in cpus}, list(map(int, lines[0][1 : STOLEN + 1]))
+    mine = [line for line in lines if line[0] in wanted]
+    busy, stolen = (sum(int(line[field]) for line in mine for field in of) for of in (BUSY, (STOLEN,)))
+    idle = sum(int(lines[0][field]) for field in IDLE)
+    return tuple(ticks / TICKS_PER_S for ticks in (busy, stolen, sum(every) - idle, sum(every)))
 
 
 # ---------------------------------------------------------------- watch
 
+SAMPLE_S = 1.0  # between samples of a GPU
 # An agent takes four turns a second during windows. After a longer pause it stood still itself.
 STILL_S = 1.0
 
@@ -360,9 +447,11 @@ class Watch:
         if task.counts_traffic:
             connections.read()
         device = task.point.hardware.device if computes else "cpu"
-        self._devices = DeviceProbe(device, task.device_indices, pid, shown_gpu=task.shown_gpu)
+        indices = task.device_indices if device == "cuda" else ()
+        self._task_gpus, self._emulates = len(indices), device == "emulated"
+        self._gpus = [gpu for index in indices if (gpu := GpuMeter.open(index, task.shown_gpu)) is not None]
         self._cpu = CpuMeter(pid, task.cpus)
-        self._energy = EnergyMeter(counts=task.counts_energy)
+        self._energy = EnergyMeter(POWERCAP if task.counts_energy else None)
         self._steps = 0
         self._counters: interfaces.Reading | None = None
         self._connections: connections.Reading = {}
@@ -371,7 +460,8 @@ class Watch:
         self._flows: tuple[Flow, ...] = ()
 
     def gpus(self) -> tuple[Sample, ...]:
-        return self._devices.now()
+        """Read the GPUs once, outside measured windows."""
+        return tuple(found for gpu in self._gpus if (found := gpu.now()) is not None)
 
     def begin(self, steps: int, now_s: float) -> None:
         if self._counts_traffic:
@@ -379,7 +469,8 @@ class Watch:
             self._connected = {}
             self._counting_s = time.monotonic()
         self._steps = steps
-        self._devices.start()
+        for gpu in self._gpus:
+            gpu.start()
         self._energy.start()
         self._cpu.start()
         self.measuring, self._sampled_s, self._looked_s = True, now_s, now_s
@@ -392,9 +483,10 @@ class Watch:
 
     def sample(self, now_s: float) -> None:
         self.look(now_s)
-        if self.measuring and now_s - self._sampled_s >= self._devices.interval_s:
+        if self.measuring and now_s - self._sampled_s >= SAMPLE_S:
             self._sampled_s = now_s
-            self._devices.sample()
+            for gpu in self._gpus:
+                gpu.read()
         self._energy.sample()
 
     def done(self) -> None:
@@ -406,7 +498,8 @@ class Watch:
         self._cpu.end(self._steps)
         self._energy.pause()
         self._quiet.after(self._cpu.others)
-        self._devices.pause()
+        for gpu in self._gpus:
+            gpu.pause()
         if self._counts_traffic:
             self._connected = {**self._connected, **connections.read()}
 
@@ -426,8 +519,20 @@ class Watch:
         self.done()
         if self._counters is not None:
             self._keep_flows(self._connected)
-        return replace(
-            self._devices.stop(),
+        known_j = [energy_j for gpu in self._gpus if (energy_j := gpu.energy_j) is not None]
+        # The energy is unknown if that of any GPU is: a part would pass for the whole.
+        energy_j = sum(known_j) if known_j and len(known_j) == self._task_gpus else None
+        clocks_mhz = [gpu.max_sm_clock_mhz for gpu in self._gpus if gpu.max_sm_clock_mhz is not None]
+        return Telemetry(
+            samples=tuple(chain.from_iterable(gpu.samples for gpu in self._gpus)),
+            energy_j=energy_j,
+            energy_is_integral=energy_j is not None and any(gpu.energy_is_integral for gpu in self._gpus),
+            max_sm_clock_mhz=min(clocks_mhz, default=None),
+            load_1m=os.getloadavg()[0],
+            affinity_cpus=self._cpu.affinity_cpus,
+            masks=tuple(sorted(self._cpu.masks)),
+            cpu_percent=self._cpu.percent,
+            machine_cpu_percent=self._cpu.machine_percent if self._emulates else None,
             cpu=self._cpu.total(),
             traffic=self._carried,
             idle_traffic=self._idle.over(self._counted_s) if self._carried else (),
@@ -455,10 +560,7 @@ def _traffic(found: Iterable[Traffic]) -> tuple[Traffic, ...]:
 def _flows(found: Iterable[Flow]) -> tuple[Flow, ...]:
     by_path: dict[tuple[str, str], Flow] = {}
     for one in found:
-        old = by_path.get((one.address, one.peer))
-        by_path[one.address, one.peer] = (
-            one
-            if old is None
-            else replace(old, sent_bytes=old.sent_bytes + one.sent_bytes, busy_s=old.busy_s + one.busy_s)
-        )
+        path = (one.address, one.peer)
+        old = by_path.get(path, replace(one, sent_bytes=0, busy_s=0.0))
+        by_path[path] = replace(old, sent_bytes=old.sent_bytes + one.sent_bytes, busy_s=old.busy_s + one.busy_s)
     return tuple(by_path.values())

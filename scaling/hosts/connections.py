@@ -19,7 +19,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from scaling.records.messages import Way
+from scaling.records.messages import Admit, Admitting, Reach, Reached, Way
 from scaling.records.telemetry import Flow
 
 # ---------------------------------------------------------------- reach
@@ -145,6 +145,42 @@ def _lost(sock: socket.socket) -> str:
         f"it connects, but 1 MiB does not pass: this host's MTU is {mtu}, and a switch or the other "
         f"host may take less (ping -M do -s {mtu - IP_AND_ICMP_BYTES} ADDRESS)"
     )
+
+
+class Proving:
+    """The open doors of one host, and its connection attempts to other hosts."""
+
+    def __init__(self) -> None:
+        self.doors: dict[str, Door] = {}
+        self._attempts: dict[str, Attempts] = {}
+        self._opened: list[Admitting] = []
+
+    def obey(self, order: Admit | Reach, now_s: float) -> None:
+        """Open or close a door, or start connecting to the doors of other hosts."""
+        if isinstance(order, Reach):
+            self._attempts[order.network] = Attempts(order.peers, now_s + order.within_s)
+            return
+        if old := self.doors.pop(order.network, None):
+            old.close()
+        if order.address:
+            self._opened.append(self._open(order))
+
+    def _open(self, order: Admit) -> Admitting:
+        try:
+            self.doors[order.network] = Door(order.address)
+        except OSError as error:
+            return Admitting(network=order.network, error=error.strerror or str(error))
+        return Admitting(network=order.network, port=self.doors[order.network].port)
+
+    def answers(self, now_s: float) -> list[Admitting | Reached]:
+        for door in self.doors.values():
+            door.read()
+        ended = {network: attempts.ways(now_s) for network, attempts in self._attempts.items()}
+        reached = [Reached(network=network, ways=ways) for network, ways in ended.items() if ways is not None]
+        for answer in reached:
+            del self._attempts[answer.network]
+        opened, self._opened = self._opened, []
+        return [*opened, *reached]
 
 
 # ---------------------------------------------------------------- connections

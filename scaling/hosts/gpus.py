@@ -1,7 +1,7 @@
 """The GPUs of this host as NVML reports them: properties, near cores, links, and what spoils a measurement.
 
 No framework is imported. Without a driver or a GPU the result is empty, and an unsupported field is unknown: None,
-0, "?", () or False. agent/device_probe.py reads what changes while a worker runs.
+0, "?", () or False. agent/watch.py reads what changes while a worker runs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import ctypes
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -209,17 +208,11 @@ def unsupported(found: Found, root: Path = proc.ROOT) -> str:
     said = []
     if not found.driver and (root / "dev/nvidiactl").exists():
         said.append("NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility")
-    if not found.driver and b"nvidia,tegra" in _device_tree(root):
+    if not found.driver and "nvidia,tegra" in proc.text(root / "proc/device-tree/compatible"):
         said.append("NVIDIA Jetson found, not supported: its driver has no NVML")
     if any((root / place).exists() for place in ("sys/class/kfd", "dev/kfd")):
         said.append("AMD GPU found, not supported")
     return "; ".join(said)
-
-
-def _device_tree(root: Path) -> bytes:
-    with suppress(OSError):
-        return (root / "proc/device-tree/compatible").read_bytes()
-    return b""
 
 
 def _cuda(nvml: Any) -> tuple[int, int] | None:
@@ -238,11 +231,6 @@ class _Node(NamedTuple):
     address: PciAddress | None
     far_ends: Counter[PciAddress | None]
     switched: int
-
-    @property
-    def handle(self) -> Any:
-        """Its NVML handle."""
-        return self.device.handle
 
 
 def _node(nvml: Any, device: Visible) -> _Node:
@@ -263,14 +251,14 @@ def _address(pci: Any) -> PciAddress | None:
 
 def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
     me = nodes[index]
-    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", me.handle)
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", me.device.handle)
     return Gpu(
         index=index,
-        name=nvml_text(ask(nvml, "nvmlDeviceGetName", me.handle)),
-        uuid=nvml_text(ask(nvml, "nvmlDeviceGetUUID", me.handle)),
+        name=nvml_text(ask(nvml, "nvmlDeviceGetName", me.device.handle)),
+        uuid=nvml_text(ask(nvml, "nvmlDeviceGetUUID", me.device.handle)),
         memory_bytes=memory.total if memory else 0,
-        power_limit_w=_watts(ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", me.handle)),
-        max_sm_clock_mhz=ask(nvml, "nvmlDeviceGetMaxClockInfo", me.handle, nvml.NVML_CLOCK_SM),
+        power_limit_w=_watts(ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", me.device.handle)),
+        max_sm_clock_mhz=ask(nvml, "nvmlDeviceGetMaxClockInfo", me.device.handle, nvml.NVML_CLOCK_SM),
         links=tuple("self" if other is me else _link(nvml, me, other) for other in nodes),
         p2p=tuple(other is me or _peers(nvml, me, other, P2P_READ) for other in nodes),
         cores=_cores(nvml, me.device.whole),
@@ -314,11 +302,13 @@ def _link(nvml: Any, gpu: _Node, other: _Node) -> str:
         nvml.NVML_TOPOLOGY_NODE: "NODE",
         nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
     }
-    return levels.get(ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.handle, other.handle), "?")
+    return levels.get(
+        ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.device.handle, other.device.handle), "?"
+    )
 
 
 def _peers(nvml: Any, gpu: _Node, other: _Node, capability: int) -> bool:
-    status = ask(nvml, "nvmlDeviceGetP2PStatus", gpu.handle, other.handle, capability)
+    status = ask(nvml, "nvmlDeviceGetP2PStatus", gpu.device.handle, other.device.handle, capability)
     return bool(status == nvml.NVML_P2P_STATUS_OK)
 
 
@@ -331,61 +321,45 @@ def _peers(nvml: Any, gpu: _Node, other: _Node, capability: int) -> bool:
 ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # Bytes of a configuration readable without root, and the offset of the extended part.
 FOR_ALL_BYTES, EXTENDED = 64, 0x100
-STATUS, CAPABILITY_LIST, FIRST, EXPRESS, DOWNSTREAM_PORT = 0x06, 0x10, 0x34, 0x10, 6
+FIRST, EXPRESS, DOWNSTREAM_PORT = 0x34, 0x10, 6
 ACS, ACS_CONTROL, ACS_REDIRECTS = 0x0D, 0x06, 0x04 | 0x08  # redirect requests, redirect completions
 
 
 def redirecting(address: str, root: Path = Path("/")) -> tuple[str, ...] | None:
     """Return the switch ports above a device (0000:3b:00.0) that redirect; None if unknown, as without root."""
-    device = root / "sys/bus/pci/devices" / address
-    if not device.exists():
+    devices = root / "sys/bus/pci/devices"
+    if not (devices / address).exists():
         return None
-    above = [part for part in device.resolve().parts if ADDRESS.fullmatch(part)][:-1]
-    configs = {one: _config(root / "sys/bus/pci/devices" / one / "config") for one in above}
-    if any(len(config) <= FOR_ALL_BYTES for config in configs.values()):
-        return None
-    return tuple(one for one, config in configs.items() if _is_switch_port(config) and _redirects(config))
-
-
-def _config(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""
-
-
-def _is_switch_port(config: bytes) -> bool:
-    flags = next((_word(config, at + 2) for kind, at in _capabilities(config) if kind == EXPRESS), 0)
-    return flags >> 4 & 0xF == DOWNSTREAM_PORT
+    found = []
+    for port in [part for part in (devices / address).resolve().parts if ADDRESS.fullmatch(part)][:-1]:
+        config = b""
+        with suppress(OSError):
+            config = (devices / port / "config").read_bytes()
+        if len(config) <= FOR_ALL_BYTES:
+            return None
+        if _redirects(config):
+            found.append(port)
+    return tuple(found)
 
 
 def _redirects(config: bytes) -> bool:
-    control = next((_word(config, at + ACS_CONTROL) for kind, at in _extended(config) if kind == ACS), 0)
-    return bool(control & ACS_REDIRECTS)
+    """Return whether this is a switch's port, and redirects."""
+    express, acs = _capability(config, EXPRESS, config[FIRST] & 0xFC), _capability(config, ACS, EXTENDED)
+    is_switch = bool(express) and config[express + 2] >> 4 == DOWNSTREAM_PORT
+    return is_switch and bool(acs and config[acs + ACS_CONTROL] & ACS_REDIRECTS)
 
 
-def _capabilities(config: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (kind, offset). The loop is bounded, since the bytes may be wrong."""
-    at = config[FIRST] & ~3 if _word(config, STATUS) & CAPABILITY_LIST else 0
-    for _ in range(48):
-        if not FOR_ALL_BYTES <= at < len(config) - 4:
-            return
-        yield config[at], at
-        at = config[at + 1] & ~3
-
-
-def _extended(config: bytes) -> Iterator[tuple[int, int]]:
-    at = EXTENDED
+def _capability(config: bytes, kind: int, at: int) -> int:
+    """Find a capability in the list that begins at `at`; 0 for none. The walk is bounded: bytes may be wrong."""
     for _ in range(480):
-        if not EXTENDED <= at < len(config) - 8:
-            return
+        if not FOR_ALL_BYTES <= at < len(config) - 8:
+            return 0
         header = int.from_bytes(config[at : at + 4], "little")
-        yield header & 0xFFFF, at
-        at = header >> 20 & 0xFFC
-
-
-def _word(config: bytes, at: int) -> int:
-    return int.from_bytes(config[at : at + 2], "little")
+        is_extended = at >= EXTENDED
+        if header & (0xFFFF if is_extended else 0xFF) == kind:
+            return at
+        at = header >> 20 & 0xFFC if is_extended else header >> 8 & 0xFC
+    return 0
 
 
 # ---------------------------------------------------------------- settings and errors that spoil a measurement
@@ -401,6 +375,20 @@ HOSTS_OWN = "pid:[4026531836]"
 OPEN = "Open Kernel Module"  # else "Kernel Module"
 FABRIC = {1: "not started", 2: "in progress", 3: "completed"}
 COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
+# Fields of GpuHealth that NVML answers.
+PLAIN = {
+    "index": "nvmlDeviceGetIndex",
+    "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "pcie_generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "pcie_generation_own": "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+    "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+CLOCKS = {
+    "sm_mhz_max": "nvmlDeviceGetMaxClockInfo",
+    "application_sm_mhz": "nvmlDeviceGetApplicationsClock",
+    "default_sm_mhz": "nvmlDeviceGetDefaultApplicationsClock",
+}
 
 
 def gather_health(root: Path = proc.ROOT) -> GpuHost:
@@ -409,80 +397,54 @@ def gather_health(root: Path = proc.ROOT) -> GpuHost:
     if nvml is None:
         return GpuHost()
     wholes = {nvml_text(ask(nvml, "nvmlDeviceGetUUID", one.whole)): one.whole for one in visible(nvml)}
+    module = proc.text(root / "proc/driver/nvidia/version")
     return GpuHost(
         gpus=tuple(_health(nvml, handle, root) for handle in wholes.values()),
         cuda=".".join(map(str, _cuda(nvml) or ())),
         reachable=len(reachable(nvml)),
         lost=lost(nvml),
         peer_memory=next((name for name, file in PEER_MEMORY.items() if (root / file).exists()), ""),
-        is_open=_is_open(root),
+        is_open=OPEN in module if module else None,
     )
-
-
-def _is_open(root: Path) -> bool | None:
-    with suppress(OSError):
-        return OPEN in (root / "proc/driver/nvidia/version").read_text(errors="replace")
-    return None
 
 
 def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
-    errors = (handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
-    capability = ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    pending, failed = _repairs(nvml, handle)
+    get = partial(_get, nvml, handle)
+    capability, pci = get("nvmlDeviceGetCudaComputeCapability"), get("nvmlDeviceGetPciInfo")
+    # Of remapped rows the third tells whether a repair is pending, the fourth whether one failed. Before Ampere
+    # there are retired pages.
+    remapped = get("nvmlDeviceGetRemappedRows") or (0, 0, get("nvmlDeviceGetRetiredPagesPendingStatus"), None)
     fabric, fault = _fabric(nvml, handle)
+    running = get("nvmlDeviceGetComputeRunningProcesses") or []
+    # NVML uses the host's process numbers, which are wrong in a container.
+    named = proc.link(root / "proc/self/ns/pid") == HOSTS_OWN
     return GpuHealth(
-        uuid=nvml_text(ask(nvml, "nvmlDeviceGetUUID", handle)),
-        name=nvml_text(ask(nvml, "nvmlDeviceGetName", handle)),
-        index=ask(nvml, "nvmlDeviceGetIndex", handle),
-        serial=nvml_text(ask(nvml, "nvmlDeviceGetSerial", handle)),
-        compute_capability=".".join(map(str, capability)) if capability else "",
-        is_persistent=_flag(ask(nvml, "nvmlDeviceGetPersistenceMode", handle)),
+        uuid=nvml_text(get("nvmlDeviceGetUUID")),
+        name=nvml_text(get("nvmlDeviceGetName")),
+        serial=nvml_text(get("nvmlDeviceGetSerial")),
+        compute_capability=".".join(map(str, capability or ())),
+        is_persistent=_flag(get("nvmlDeviceGetPersistenceMode")),
         compute_mode=_compute_mode(nvml, handle),
-        is_mig=_flag(_first(ask(nvml, "nvmlDeviceGetMigMode", handle))),
-        is_ecc=_flag(_first(ask(nvml, "nvmlDeviceGetEccMode", handle))),
-        uncorrected_errors=ask(nvml, "nvmlDeviceGetTotalEccErrors", *errors),
-        is_repair_pending=pending,
-        is_repair_failed=failed,
-        processes=_processes(nvml, handle, root),
+        is_mig=_flag((get("nvmlDeviceGetMigMode") or [None])[0]),
+        is_ecc=_flag((get("nvmlDeviceGetEccMode") or [None])[0]),
+        uncorrected_errors=get(
+            "nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        ),
+        is_repair_pending=_flag(remapped[2]),
+        is_repair_failed=_flag(remapped[3]),
+        processes=tuple(_process_name(one.pid) if named else f"process {one.pid}" for one in running),
         fabric=fabric,
         fabric_fault=fault,
-        acs_redirects=_acs_redirects(nvml, handle, root),
-        **_pcie(nvml, handle),
-        **_clocks_and_power(nvml, handle),
+        acs_redirects=pci and redirecting(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0", root),
+        **{field: get(question) for field, question in PLAIN.items()},
+        **{field: get(question, nvml.NVML_CLOCK_SM) for field, question in CLOCKS.items()},
+        power_limit_w=_watts(get("nvmlDeviceGetEnforcedPowerLimit")),
+        default_power_limit_w=_watts(get("nvmlDeviceGetPowerManagementDefaultLimit")),
     )
 
 
-def _pcie(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {
-        "pcie_generation": ask(nvml, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
-        "pcie_generation_max": ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        "pcie_generation_own": ask(nvml, "nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
-        "pcie_width": ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
-        "pcie_width_max": ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
-    }
-
-
-def _acs_redirects(nvml: Any, handle: Any, root: Path) -> tuple[str, ...] | None:
-    pci = ask(nvml, "nvmlDeviceGetPciInfo", handle)
-    return None if pci is None else redirecting(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0", root)
-
-
-def _clocks_and_power(nvml: Any, handle: Any) -> dict[str, Any]:
-    return {
-        "sm_mhz_max": ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
-        "application_sm_mhz": ask(nvml, "nvmlDeviceGetApplicationsClock", handle, nvml.NVML_CLOCK_SM),
-        "default_sm_mhz": ask(nvml, "nvmlDeviceGetDefaultApplicationsClock", handle, nvml.NVML_CLOCK_SM),
-        "power_limit_w": _watts(ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)),
-        "default_power_limit_w": _watts(ask(nvml, "nvmlDeviceGetPowerManagementDefaultLimit", handle)),
-    }
-
-
-def _repairs(nvml: Any, handle: Any) -> tuple[bool | None, bool | None]:
-    """Return whether a memory repair is pending, and whether one failed (unknown before Ampere)."""
-    remapped = ask(nvml, "nvmlDeviceGetRemappedRows", handle)
-    if remapped is not None:
-        return bool(remapped[2]), bool(remapped[3])
-    return _flag(ask(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle)), None
+def _get(nvml: Any, handle: Any, name: str, *args: Any) -> Any:
+    return ask(nvml, name, handle, *args)
 
 
 def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
@@ -495,13 +457,6 @@ def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
     return state, fault
 
 
-def _processes(nvml: Any, handle: Any, root: Path) -> tuple[str, ...]:
-    """Name the processes on a GPU. NVML uses the host's process numbers, which are wrong in a container."""
-    running = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or []
-    named = proc.link(root / "proc/self/ns/pid") == HOSTS_OWN
-    return tuple(_process_name(one.pid) if named else f"process {one.pid}" for one in running)
-
-
 def _process_name(pid: int) -> str:
     with suppress(psutil.Error, ValueError):
         return str(psutil.Process(pid).name())
@@ -510,10 +465,6 @@ def _process_name(pid: int) -> str:
 
 def _flag(value: int | None) -> bool | None:
     return None if value is None else bool(value)
-
-
-def _first(pair: Any) -> Any:
-    return None if pair is None else pair[0]
 
 
 def _watts(milliwatts: int | None) -> float | None:

@@ -19,7 +19,6 @@ from functools import cache
 from importlib import metadata
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
@@ -41,7 +40,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
     found = gather_gpus()
     cpuinfo = proc.cpuinfo()
     total_bytes: int = psutil.virtual_memory().total
-    nics, cores = _nics(), proc.physical_cores(os.sched_getaffinity(0))
+    (nics, ipv6_only), cores = _nics(), proc.physical_cores(os.sched_getaffinity(0))
     return HostInfo(
         hostname=socket.gethostname(),
         os=_os_name(),
@@ -68,7 +67,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         reachable_gpus=found.reachable,
         unsupported_gpus=unsupported(found),
         core_ids=proc.core_ids(cores),
-        ipv6_only=_ipv6_only(nics),
+        ipv6_only=ipv6_only,
         cpu_quotas=proc.cpu_quotas(),
         launcher_cores=_launcher_cores(),
     )
@@ -208,58 +207,47 @@ def _os_name() -> str:
         return platform.system()
 
 
-def _nics() -> tuple[Nic, ...]:
-    """List every IPv4 address with its interface. `eth0:1` is a label of an address on eth0."""
-    states = psutil.net_if_stats()
-    return tuple(
-        _nic(name, address, states[name])
-        for label, addresses in psutil.net_if_addrs().items()
-        if (name := label.partition(":")[0]) in states
-        for address in addresses
-        if address.family == socket.AF_INET
-    )
-
-
-def _ipv6_only(nics: Iterable[Nic]) -> tuple[str, ...]:
-    states, known = psutil.net_if_stats(), {nic.name for nic in nics}
-    return tuple(
-        name
-        for name, addresses in psutil.net_if_addrs().items()
-        if name in states and states[name].isup and name.partition(":")[0] not in known
-        and any(address.family == socket.AF_INET6 for address in addresses)
-    )  # fmt: skip
-
-
-def _nic(name: str, address: Any, state: Any) -> Nic:
-    # Mb/s; 0xFFFF is "unknown" in old drivers. Only the speed of a card is real.
-    known = state.speed > 0 and state.speed != 0xFFFF and interfaces.has_card(name)
-    return Nic(
-        name=name,
-        address=address.address,
-        netmask=address.netmask or "",
-        up=state.isup,
-        mtu=state.mtu,
-        speed_bits_per_s=state.speed * 1e6 if known else None,
-    )
+def _nics() -> tuple[tuple[Nic, ...], tuple[str, ...]]:
+    """List every IPv4 address with its interface, and the interfaces that are up with IPv6 addresses alone.
+    `eth0:1` is a label of an address on eth0."""
+    states, found, ipv6 = psutil.net_if_stats(), [], []
+    for label, addresses in psutil.net_if_addrs().items():
+        name = label.partition(":")[0]
+        if (state := states.get(name)) is None:
+            continue
+        ipv6 += [name] if state.isup and any(one.family == socket.AF_INET6 for one in addresses) else []
+        # Mb/s; 0xFFFF is "unknown" in old drivers. Only the speed of a card is real.
+        is_real = state.speed > 0 and state.speed != 0xFFFF and interfaces.has_card(name)
+        speed_bits_per_s = state.speed * 1e6 if is_real else None
+        found += [
+            Nic(
+                name=name,
+                address=one.address,
+                netmask=one.netmask or "",
+                up=state.isup,
+                mtu=state.mtu,
+                speed_bits_per_s=speed_bits_per_s,
+            )
+            for one in addresses
+            if one.family == socket.AF_INET
+        ]
+    return tuple(found), tuple(name for name in ipv6 if name not in {nic.name for nic in found})
 
 
 def versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the versions of the installed packages."""
-    found = {package: _version(names) for package, names in packages.items()}
-    return {package: text for package, text in found.items() if text}
-
-
-def _version(names: Sequence[str]) -> str:
-    for name in names:
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
-    return ""
+    """Return the versions of the installed packages, each of its first distribution that is installed."""
+    found: dict[str, str] = {}
+    for package, name in ((package, name) for package, names in packages.items() for name in names):
+        if package not in found:
+            with suppress(metadata.PackageNotFoundError):
+                found[package] = metadata.version(name)
+    return found
 
 
 # ---------------------------------------------------------------- allocator
-# The library that replaces malloc in this process and in children with its environment, from the process's memory
-# map. LD_PRELOAD may name a missing library; others come by /etc/ld.so.preload or are linked to Python. The map
-# does not show what a framework's own Python is linked to.
+# The library that replaces malloc in this process and in children with its environment, by its loader. LD_PRELOAD
+# may name a missing library; others come by /etc/ld.so.preload or are linked to Python. The libraries that a
+# framework's own Python is linked to are unknown.
 
 ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc", "hoard", "snmalloc", "tbbmalloc")
 # Variables of glibc's heap (mallopt(3), "Tunables" in its manual).
@@ -267,15 +255,25 @@ HEAP_VARIABLES = (
     "MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST", "MALLOC_CHECK_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_PERTURB_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_",
 )  # fmt: skip
-MAPS = Path("/proc/self/maps")
 # The C library: glibc (libc.so.6, libc-2.31.so) or musl (ld-musl-x86_64.so.1).
 _C_LIBRARY = re.compile(r"libc\.|libc-2|ld-")
+
+
+class _Symbol(ctypes.Structure):
+    """Dl_info of dladdr(3)."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("at", ctypes.c_void_p),
+    )  # fmt: skip
 
 
 @cache
 def allocator_in_use() -> str:
     """Return the library that replaces malloc: `jemalloc`; "" for the C library."""
-    return allocator_named(_allocator_path())
+    # Every allocator defines posix_memalign. The address of malloc is the program's in a Python that is not PIE.
+    loaded, found = ctypes.CDLL(None), _Symbol()
+    loaded.dladdr(loaded.posix_memalign, ctypes.byref(found))
+    return allocator_named(os.fsdecode(found.file or b""))
 
 
 def allocator_brought_by(environ: Mapping[str, str]) -> str:
@@ -303,25 +301,6 @@ def allocator_named(path: str) -> str:
     return next((known for known in ALLOCATORS if known in name), name.partition(".so")[0].removeprefix("lib"))
 
 
-def mapped_file(maps: str, address: int) -> str:
-    """Return the file mapped at an address, from the text of /proc/PID/maps; "" for none."""
-    for line in maps.splitlines():
-        span, *_, path = line.split(maxsplit=5)
-        first, _, end = span.partition("-")
-        if int(first, 16) <= address < int(end, 16):
-            return path if path.startswith("/") else ""
-    return ""
-
-
-def _allocator_path() -> str:
-    # Every allocator defines posix_memalign. The address of malloc is the program's in a Python that is not PIE.
-    address = ctypes.cast(ctypes.CDLL(None).posix_memalign, ctypes.c_void_p).value
-    try:
-        return mapped_file(MAPS.read_text(errors="replace"), address or 0)
-    except OSError:
-        return ""
-
-
 # ---------------------------------------------------------------- the code that runs here
 
 PACKAGE = Path(__file__).parents[1]
@@ -340,33 +319,10 @@ def code_hash(package: Path = PACKAGE) -> str:
 
 
 def revision(package: Path = PACKAGE) -> str:
-    """Return the commit of the package's checkout (10 digits), else the stamp of its image, else "". `-dirty`
-    follows if the package differs from the commit, `-unchecked` if git did not run."""
-    by_git = _revision_by_git(package) or _revision_by_files(package.parent / ".git")
-    return by_git or proc.text(package / STAMP)[:DIGITS]
-
-
-def _revision_by_git(package: Path) -> str:
-    tracked = proc.output("git", "-C", str(package), "rev-parse", "HEAD", "HEAD:./__init__.py")
-    if not tracked:
-        return ""
-    changed = proc.output("git", "-C", str(package), "--no-optional-locks", "status", "--porcelain", "--", ".")
-    return tracked[:DIGITS] + ("-dirty" if changed else "")
-
-
-def _revision_by_files(folder: Path) -> str:
-    """Read HEAD from git's own files, only if the package is in the root of the project's checkout."""
-    with suppress(OSError):
-        if not (folder.parent / "setup.cfg").exists():
-            return ""
-        head = (folder / "HEAD").read_text().strip().removeprefix("ref: ")
-        found = head if "/" not in head else _reference(folder, head)
-        return f"{found[:DIGITS]}-unchecked" if found else ""
-    return ""
-
-
-def _reference(folder: Path, name: str) -> str:
-    with suppress(OSError):
-        return (folder / name).read_text().strip()
-    lines = (line.split() for line in (folder / "packed-refs").read_text().splitlines())
-    return next((words[0] for words in lines if words[1:] == [name]), "")
+    """Return the commit of the package's checkout (10 digits), with `-dirty` if the package differs from it; else
+    the stamp of its image, else ""."""
+    # This code runs already, whoever owns its folder.
+    git = ("git", "-c", "safe.directory=*", "-C", str(package), "--no-optional-locks")
+    commit = proc.output(*git, "rev-parse", "HEAD", "HEAD:./__init__.py")[:DIGITS]
+    changed = "-dirty" if commit and proc.output(*git, "status", "--porcelain", "--", ".") else ""
+    return f"{commit}{changed}" or proc.text(package / STAMP)[:DIGITS]

@@ -68,19 +68,11 @@ def ports(root: Path = ROOT) -> list[Path]:
     return [*sorted((root / INFINIBAND).glob("*/ports/*")), *sorted((root / SLINGSHOT).glob("*"))]
 
 
-class Identity(NamedTuple):
-    """A port's card, its number there and its link layer."""
-
-    card: str
-    port: int
-    link_layer: str
-
-
-def identity(port: Path) -> Identity:
-    """Identify a port without asking the card, whose firmware is slow."""
+def identity(port: Path) -> tuple[str, int, str]:
+    """Return a port's card, its number there and its link layer, without asking the card: firmware is slow."""
     if _is_verbs(port):
-        return Identity(port.parent.parent.name, int(port.name), text(port / "link_layer"))
-    return Identity(port.name, 1, "Slingshot")
+        return port.parent.parent.name, int(port.name), text(port / "link_layer")
+    return port.name, 1, "Slingshot"
 
 
 def describe(port: Path, root: Path = ROOT) -> Hca:
@@ -219,16 +211,16 @@ def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
             name=name,
             received_bytes=max(0, received - sum(moved.get(part, (0, 0))[0] for part in now[name].includes)),
             sent_bytes=max(0, sent - sum(moved.get(part, (0, 0))[1] for part in now[name].includes)),
-            errors=_risen(before[name].errors, now[name].errors),
+            # without counters that did not rise
+            errors={
+                error: value - before[name].errors[error]
+                for error, value in now[name].errors.items()
+                if value > before[name].errors.get(error, value)
+            },
         )
         for name, (received, sent) in moved.items()
         if received >= 0 and sent >= 0 and not now[name].is_part
     )
-
-
-def _risen(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    """Return how far each counter rose, without those that did not."""
-    return {name: value - before[name] for name, value in now.items() if value > before.get(name, value)}
 
 
 def has_card(interface: str, root: Path = ROOT) -> bool:

@@ -241,20 +241,25 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entr
     wide = entry.subnet
     if word not in entries:  # the file may know it by another name
         entry = _entry_of(next(iter(nics.values())), entries)
-    hca = _hca(by_name, nics, entry, f"--interconnect {word}")
-    return _network(word, f"--interconnect {word}", by_name, nics, entry=entry, hca=hca, wide=wide)
+    hca = cards(by_name, nics, entry)
+    if bare := next((name for name, found in hca.items() if found is None), None):
+        raise UsageError(
+            f"--interconnect {word}: the fabric file's hca names no card of {bare}; "
+            'write "*" = "any" for the rest'
+        )
+    return network_of(word, f"--interconnect {word}", by_name, nics, entry=entry, hca=hca, wide=wide)
 
 
-def _network(
-    word: str, why: str, hosts: Hosts, nics: Nics, *, entry: Entry, hca: Mapping[str, str], wide: str = ""
+def network_of(
+    word: str, why: str, hosts: Hosts, nics: Nics, *, entry: Entry, hca: Mapping[str, str | None], wide: str = ""
 ) -> Network:
-    """`wide` is the subnet that was given, which may be wider than the interfaces' masks."""
+    """Describe a network. `wide` is the subnet that was given, which may be wider than the interfaces' masks."""
     subnets = {nic.subnet for nic in nics.values()}
-    found = cards_of_hosts(hosts.values())
-    plugin = need_plugin(hosts, hca)
+    found, own = cards_of_hosts(hosts.values()), {name: wanted or "" for name, wanted in hca.items()}
+    plugin = need_plugin(hosts, own)
     rates = [rate for rate in found.values() if rate]
     silent = (
-        card.name for name in nics for card in hosts[name].hcas if not card.counts and _is_among(card, hca[name])
+        card.name for name in nics for card in hosts[name].hcas if not card.counts and _is_among(card, own[name])
     )
     return Network(
         word=word,
@@ -262,7 +267,7 @@ def _network(
         subnet=str(next(iter(subnets))) if len(subnets) == 1 else wide,
         rate_bits_per_s=network_rate(hosts, nics, entry),
         places={
-            name: Place(address=nic.address, interface=nic.name, hca=hca[name], plugin=plugin)
+            name: Place(address=nic.address, interface=nic.name, hca=own[name], plugin=plugin)
             for name, nic in nics.items()
         },
         routed=len(subnets) > 1,
@@ -291,8 +296,8 @@ def _nics(hosts: Hosts, fitting: Mapping[str, Sequence[Nic]]) -> dict[str, Nic]:
 
 
 def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entry]) -> Sequence[Nic]:
-    usable = _usable(host)
-    if fitting := [nic for nic in usable if matches(nic, entry)]:
+    nics = usable(host)
+    if fitting := [nic for nic in nics if matches(nic, entry)]:
         return sorted(fitting, key=is_link_local)
     if down := next((nic for nic in host.nics if nic.name == entry.interface and not nic.up), None):
         raise UsageError(
@@ -303,8 +308,8 @@ def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entr
             f"--interconnect {word}: {entry.interface} on {host.hostname} has only IPv6 addresses, and scaling "
             "uses IPv4; give it an IPv4 address"
         )
-    names = [*entries, *dict.fromkeys(nic.name for nic in usable)]
-    listed = ", ".join(f"{nic.name} {nic.address}" for nic in usable) or "none with an IPv4 address"
+    names = [*entries, *dict.fromkeys(nic.name for nic in nics)]
+    listed = ", ".join(f"{nic.name} {nic.address}" for nic in nics) or "none with an IPv4 address"
     hint = f"; {near(word, names)}" if word not in entries and names else ""
     raise UsageError(f"--interconnect {word}: not on {host.hostname}, which has {listed}{hint}")
 
@@ -315,19 +320,14 @@ def matches(nic: Nic, entry: Entry) -> bool:
     return entry.interface in ("", nic.name) and is_in
 
 
-def _hca(hosts: Hosts, nics: Nics, entry: Entry, source: str) -> dict[str, str]:
-    """Return each host's cards: the fabric file's, else its InfiniBand ports if every host has some."""
+def cards(hosts: Hosts, nics: Nics, entry: Entry) -> dict[str, str | None]:
+    """Return each host's cards with commas: the fabric file's, None if it names only other hosts; else the
+    InfiniBand ports behind its interface that are up, "" for all hosts if one has none."""
     if entry.hca:
-        named = {name: entry.cards(name) for name in nics}
-        if bare := next((name for name, found in named.items() if found is None), None):
-            raise UsageError(
-                f'{source}: the fabric file\'s hca names no card of {bare}; write "*" = "any" for the rest'
-            )
-        return {name: found or "" for name, found in named.items()}
-    behind = {name: cards_up(card_behind(hosts[name], nic.name)) for name, nic in nics.items()}
-    if not all(behind.values()):
-        return dict.fromkeys(nics, "")
-    return {name: ",".join(cards_named(hosts[name], found)) for name, found in behind.items()}
+        return {name: entry.cards(name) for name in nics}
+    up = {name: cards_up(card_behind(hosts[name], nic.name)) for name, nic in nics.items()}
+    are_on_all = all(up.values())
+    return {name: ",".join(cards_named(hosts[name], ports)) if are_on_all else "" for name, ports in up.items()}
 
 
 # ---------------------------------------------------------------- the fastest
@@ -352,7 +352,7 @@ def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
     )
     has_cards = all(cards_up(host.hcas) for host in hosts.values())
     hca = dict.fromkeys(nics, ANY if has_cards else "")
-    made = _network(AUTO, _why(len(shared), len(routed), rate), hosts, nics, entry=entry, hca=hca)
+    made = network_of(AUTO, _why(len(shared), len(routed), rate), hosts, nics, entry=entry, hca=hca)
     plugins = tuple(dict.fromkeys(file for host in hosts.values() for file in host.nccl_plugins))
     if has_cards or not plugins:
         return made
@@ -379,16 +379,16 @@ def _entry_of(nic: Nic, entries: Mapping[str, Entry]) -> Entry:
 
 
 def _shared(hosts: Hosts) -> list[Nics]:
-    by_host = {name: _by_subnet(host) for name, host in hosts.items()}
+    by_host = {name: by_subnet(host, general(host)) for name, host in hosts.items()}
     subnets = set.intersection(*(set(found) for found in by_host.values()))
     every = [{name: found[subnet] for name, found in by_host.items()} for subnet in subnets]
     return [nics for nics in every if not same_address(nics)]
 
 
-def _by_subnet(host: HostInfo) -> dict[IPv4Network, Nic]:
+def by_subnet(host: HostInfo, nics: Iterable[Nic]) -> dict[IPv4Network, Nic]:
     """Return one interface per subnet; of several (p4d instances have four) the one that packets take."""
     found: dict[IPv4Network, Nic] = {}
-    for nic in _general(host):
+    for nic in nics:
         if nic.subnet not in found or _is_taken(host, nic):
             found[nic.subnet] = nic
     return found
@@ -402,7 +402,7 @@ def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
     """Return networks routed between the first host and all others; connections prove the other pairs."""
     name, *others = hosts
     found: list[Nics] = []
-    for nic in _general(hosts[name]):
+    for nic in general(hosts[name]):
         if any(nics[name] == nic for nics in shared):
             continue
         nics = {name: nic}
@@ -417,7 +417,7 @@ def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
 
 
 def _peer(first: HostInfo, nic: Nic, other: HostInfo) -> Nic | None:
-    likely = sorted(_general(other), key=lambda theirs: theirs.name != nic.name)
+    likely = sorted(general(other), key=lambda theirs: theirs.name != nic.name)
     return next((theirs for theirs in likely if both_ways(first, nic, other, theirs)), None)
 
 
@@ -436,13 +436,14 @@ def _is_one_machine(hosts: Iterable[HostInfo]) -> bool:
     return bool(first) and not rest
 
 
-def _usable(host: HostInfo) -> list[Nic]:
-    return [nic for nic in host.nics if nic.up and not nic.address.startswith("127.")]
+def usable(host: HostInfo) -> list[Nic]:
+    """Return the interfaces by which other hosts may be reached: those that are up, but for the loopback."""
+    return [nic for nic in host.nics if nic.up and nic.name != "lo"]
 
 
-def _general(host: HostInfo) -> list[Nic]:
+def general(host: HostInfo) -> list[Nic]:
     """Leave out link-local addresses, such as a service processor's."""
-    return [nic for nic in _usable(host) if not is_link_local(nic)]
+    return [nic for nic in usable(host) if not is_link_local(nic)]
 
 
 def is_link_local(nic: Nic) -> bool:

@@ -284,15 +284,6 @@ VAGUE = "resource temporarily unavailable"
 REACHED = 0.9
 
 
-class Limit(NamedTuple):
-    """A limit of processes and threads, their number, and how to raise it."""
-
-    name: str
-    most: int
-    used: int
-    mend: str
-
-
 def limit_hint(text: str, root: Path = ROOT, *, is_fork: bool = False) -> str:
     """Return `; pids.max of the cgroup is 64, 64 in use: raise it (...)` for the limit with the least room.
     "" unless `text` says that no process or thread could be made, or `is_fork` is set."""
@@ -300,19 +291,24 @@ def limit_hint(text: str, root: Path = ROOT, *, is_fork: bool = False) -> str:
     is_clear = is_fork or any(one in words for one in CLEAR)
     if not is_clear and VAGUE not in words:
         return ""
-    one = min(_limits(root), key=lambda limit: limit.most - limit.used, default=None)
-    if one is None or not (is_clear or one.used >= REACHED * one.most):
-        return ""
-    return f"; {one.name} is {one.most}, {one.used} in use: raise it ({one.mend}), or use fewer ranks"
+    for most, used, name, mend in sorted(_limits(root), key=lambda limit: limit[0] - limit[1])[:1]:
+        if is_clear or used >= REACHED * most:
+            return f"; {name} is {most}, {used} in use: raise it ({mend}), or use fewer ranks"
+    return ""
 
 
-def _limits(root: Path) -> Iterator[Limit]:
+def _limits(root: Path) -> Iterator[tuple[int, int, str, str]]:
+    """Yield each limit of processes and threads, their number, the limit's name, and how to raise it."""
     for most, used in pids(root):
-        mend = "docker --pids-limit, Kubernetes podPidsLimit, systemd TasksMax"
-        yield Limit("pids.max of the cgroup", most, used, mend)
+        yield (
+            most,
+            used,
+            "pids.max of the cgroup",
+            "docker --pids-limit, Kubernetes podPidsLimit, systemd TasksMax",
+        )
     most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if most != resource.RLIM_INFINITY:
-        yield Limit("ulimit -u", most, _threads(), "ulimit -u unlimited; limits.d: `* - nproc unlimited`")
+        yield most, _threads(), "ulimit -u", "ulimit -u unlimited; limits.d: `* - nproc unlimited`"
 
 
 def _threads() -> int:

@@ -194,7 +194,7 @@ def timed(ranks: int, size_bytes: int, times_s: tuple[float, ...]) -> Timed:
     )
 
 
-class AskedAllReduce(Record, frozen=True, kw_only=True):
+class AskedAllReduce(Record, frozen=True, kw_only=True, tag="all-reduce"):
     """The job of one rank's process. `task` has the peers, the place and the library.
 
     `largest_bytes`: the largest tensor; `budget_s`: seconds for each group of ranks.
@@ -316,7 +316,7 @@ class DeviceRates(Record, frozen=True, kw_only=True):
         return f"{self.host} GPU {self.index}" + (f" (serial {self.serial})" if self.serial else "")
 
 
-class AskedDeviceRates(Record, frozen=True, kw_only=True):
+class AskedDeviceRates(Record, frozen=True, kw_only=True, tag="device-rates"):
     """The job of one rank's process.
 
     `task`: the plain loop's, with the device, CPUs and threads of a worker.

@@ -222,8 +222,8 @@ def test_what_is_not_loaded(code: str, absent: set[str]) -> None:
 COMMANDS = {
     "scaling check": """
 import sys, time
-from scaling.tools.check import __main__ as check, gather
-gather.watch = lambda _: time.sleep(3600)
+from scaling.tools.check import __main__ as check, prober
+prober.watch = lambda _: time.sleep(3600)
 sys.exit(check.main(["--ranks", "1"]))
 """,
     "scaling bisect": """

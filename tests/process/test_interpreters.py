@@ -160,7 +160,7 @@ def test_the_preflight_looks_at_torch_where_its_workers_run(tmp_path: Path) -> N
     (other.packages / "torch/version.py").write_text("cuda: str | None = '12.6'\n")
     environ = {**forked.beside(tmp_path), "SCALING_PYTHON_TORCH": str(other.python)}
     (question,) = environment.ask_interpreters(["torch:plain", "fake:plain"], environ)
-    found = question.interpreter()
+    _, found = question.answer()
     assert (found.versions["torch"], found.cuda) == ("2.13.0", "12.6")
 
 
@@ -171,8 +171,8 @@ def test_what_torch_compile_lacks_is_told_by_torchs_own_interpreter(tmp_path: Pa
     names = ["torch:plain", "fake:plain"]
     environ = {f"SCALING_PYTHON_{one}": str(other.python) for one in ("TORCH", "FAKE")}
     found = {
-        one.interpreter().framework: one.interpreter()
-        for one in environment.ask_interpreters(names, {**base, **environ})
+        found.framework: found
+        for _, found in (one.answer() for one in environment.ask_interpreters(names, {**base, **environ}))
     }
     assert found["torch"].compile_lacks.startswith("C compiler and C++ compiler")
     assert found["fake"].compile_lacks == ""

@@ -54,7 +54,7 @@ def rank(one: HostInfo, number: int = 0, **changes: Any) -> RankFacts:
     fields: dict[str, Any] = {
         "host": one, "code": "c0de", "mpi": "Open MPI v5.0.11", "pid": 1000 + number,
         "machine_cores": len(one.cores), "memlock_bytes": None,
-        "shm_bytes": 1 << 34, "shm_free_bytes": 1 << 33, "hardware": (),
+        "shm_bytes": 1 << 34, "shm_free_bytes": 1 << 33,
     }  # fmt: skip
     return RankFacts(**{**fields, **changes})
 

@@ -18,7 +18,6 @@ import msgspec
 from scaling import __version__
 from scaling.agent.agent import Agent
 from scaling.agent.child import Child, Start
-from scaling.agent.supervisor import ChildLike
 from scaling.hosts import connections
 from scaling.hosts.proc import adopt_orphans
 from scaling.plan import config, plan, validation
@@ -109,7 +108,7 @@ class Launch:
             for rank in range(size)
         ]
 
-    def _spawn(self, task: Task, environ: Mapping[str, str]) -> ChildLike:
+    def _spawn(self, task: Task, environ: Mapping[str, str]) -> Child:
         self.order.append(f"{task.point.label} rank {task.rank}")
         self.tasks.append(task)
         if self.real:

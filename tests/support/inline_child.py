@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.agent.child import Child
 from scaling.frameworks.fake.trainer import make
 from scaling.records.events import Announce, Event, Exit, Hello, Ready
 from scaling.records.point import EXCHANGING
@@ -39,8 +40,8 @@ class Told(NamedTuple):
     running: tuple[Task, ...] = ()
 
 
-class InlineChild:
-    """agent.ChildLike: the worker's loop on a virtual clock of its own; obeys at once, unless it is stopped."""
+class InlineChild(Child):
+    """The worker's loop on a virtual clock of its own; obeys at once, unless it is stopped."""
 
     events_fd = exit_fd = stdin_fd = -1
     unsent = False

@@ -19,11 +19,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent import strategies
-from scaling.agent.device_probe import DeviceProbe
+from scaling.agent.watch import Watch
 from scaling.hosts import gpus, info
+from tests.support.points import POINT, TASK, changed
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -86,9 +88,11 @@ def _report() -> dict[str, Any]:
     telemetry = []
     for index, gpu in enumerate(host.gpus):
         shown = gpu.uuid if gpu.parent else ""
-        probe = DeviceProbe("cuda", (0 if shown else index,), os.getpid(), shown_gpu=shown)
-        probe.start()
-        telemetry.append(probe.stop())
+        point = changed(POINT, device="cuda")
+        task = replace(TASK, point=point, device_indices=(0 if shown else index,), shown_gpu=shown)
+        watch = Watch(task, os.getpid(), computes=True)
+        watch.begin(1, 0.0)
+        telemetry.append(watch.close())
     found: dict[str, Any] = msgspec.to_builtins(
         {
             "gpus": host.gpus,

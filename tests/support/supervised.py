@@ -6,7 +6,8 @@ import signal
 
 from msgspec.structs import replace
 
-from scaling.agent.supervisor import Supervisor
+from scaling.agent.agent import Supervisor
+from scaling.agent.child import Child
 from scaling.records.events import Event, Exit, Failed, Ready, Window
 from scaling.records.task import Clocks, Command, Run
 from tests.support.points import TASK
@@ -15,7 +16,7 @@ READY = Ready(import_s=1.0, build_s=1.0, parameters=1, gradient_bytes=4, device_
 ONE = Run(windows=1, steps=1, measured=False)
 
 
-class Silent:
+class Silent(Child):
     """A child that only notes how it was ended."""
 
     events_fd = exit_fd = stdin_fd = -1

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scaling import files
 from scaling.analysis.table import cost
 from scaling.errors import UsageError
-from scaling.hosts import hostfile, networks
+from scaling.hosts import networks
 from scaling.records import store
 from scaling.run import flags
 from scaling.workloads import models, weights_file
@@ -24,7 +24,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "run.jsonl": store.load,
     "run.toml": flags.read_file,
     "fabric.toml": lambda path: networks.read_fabric(str(path)),
-    "hostfile": hostfile.read,
     "prices.toml": cost.read_prices,
     "published.json": published.read,
     **dict.fromkeys(

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str], asked: Asked | int | None) -> int:
     from scaling.run import ranks  # slow to import; --help does not need it
-    from scaling.tools.check import ranks as preflight
+    from scaling.tools.check import lead as preflight
 
     prober = preflight.begin(cluster, signals)
     if cluster.rank != 0:

@@ -39,7 +39,7 @@ from scaling.tools.certify import NAME
 from scaling.tools.certify.flags import Asked
 from scaling.tools.check.facts import Findings, Verdict
 from scaling.tools.check.lead import Lead as PreflightLead
-from scaling.tools.check.ranks import age_s
+from scaling.tools.check.lead import age_s
 from scaling.tools.check.verdicts import devices, judge
 
 PREFLIGHT_FILE = "preflight.json"

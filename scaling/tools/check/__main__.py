@@ -16,12 +16,12 @@ from scaling.hosts import info, networks
 from scaling.records.network import GBIT, Network
 from scaling.records.task import DeviceRates, Timed
 from scaling.text import as_json, counted, one_line, printable, signal_name
-from scaling.tools.check import NAME, ranks
+from scaling.tools.check import NAME
 from scaling.tools.check.facts import AllReduce, Facts, Findings, Look, Matrix, Verdict, both
-from scaling.tools.check.lead import Lead
+from scaling.tools.check.lead import Lead, age_s, begin, leading
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
-from scaling.tools.check.verdicts.devices import QUANTITIES, Quantity, by_kind
+from scaling.tools.check.verdicts.devices import QUANTITIES, by_kind
 from scaling.tools.check.verdicts.links import gbit, where
 from scaling.transport.base import Cluster
 from scaling.transport.launch import Signals, abort, as_rank
@@ -55,31 +55,21 @@ def device_table(rates: Sequence[DeviceRates], most: int) -> list[str]:
     columns = [quantity for quantity in QUANTITIES if any(quantity.of(one) is not None for one in measured)]
     if not columns:
         return []
-    shown = _each if len(measured) <= most else _three
-    rows = [row for like in by_kind(measured) for row in shown(like, columns)]
-    width = 2 + max(
-        len(cell) for cells in ([one.column for one in columns], *(row for _, row in rows)) for cell in cells
-    )
-    return [*RATES, *table([one.column for one in columns], rows, [width] * len(columns)), ""]
-
-
-def _each(like: Sequence[DeviceRates], columns: Sequence[Quantity]) -> list[Row]:
-    return [(f"  {one.place}", [_cell(quantity, quantity.of(one)) for quantity in columns]) for one in like]
-
-
-def _three(like: Sequence[DeviceRates], columns: Sequence[Quantity]) -> list[Row]:
-    known = [[rate for device in like if (rate := one.of(device)) is not None] for one in columns]
-    return [
-        (
-            f"  {len(like)} x {like[0].name}, {word}",
-            [_cell(one, pick(rates) if rates else None) for one, rates in zip(columns, known, strict=True)],
-        )
-        for word, pick in (("least", min), ("median", median), ("most", max))
+    rows: list[tuple[str, list[float | None]]] = []
+    for like in by_kind(measured):
+        if len(measured) <= most:
+            rows += [(f"  {one.place}", [quantity.of(one) for quantity in columns]) for one in like]
+            continue
+        known = [[rate for one in like if (rate := quantity.of(one)) is not None] for quantity in columns]
+        for word, pick in (("least", min), ("median", median), ("most", max)):
+            rows.append((f"  {len(like)} x {like[0].name}, {word}", [pick(of) if of else None for of in known]))
+    cells = [
+        (name, ["-" if rate is None else one.digits(rate) for one, rate in zip(columns, row, strict=True)])
+        for name, row in rows
     ]
-
-
-def _cell(quantity: Quantity, rate: float | None) -> str:
-    return "-" if rate is None else quantity.digits(rate)
+    head = [one.column for one in columns]
+    width = 2 + max(map(len, chain(head, *(row for _, row in cells))))
+    return [*RATES, *table(head, cells, [width] * len(columns)), ""]
 
 
 def render(found: Findings) -> str:
@@ -198,7 +188,7 @@ def _read(argv: Sequence[str]) -> flags.Asked | int:
 
 
 def _rank(cluster: Cluster, signals: Signals, _: Sequence[str], asked: flags.Asked | int | None) -> int:
-    prober = ranks.begin(cluster, signals)
+    prober = begin(cluster, signals)
     if asked is None:
         prober.serve()
         return prober.exit_code
@@ -212,7 +202,7 @@ def _rank(cluster: Cluster, signals: Signals, _: Sequence[str], asked: flags.Ask
 
 def _lead(cluster: Cluster, prober: Prober, asked: flags.Asked | int) -> int:
     try:
-        with ranks.leading(cluster, prober) as lead:
+        with leading(cluster, prober) as lead:
             return asked if isinstance(asked, int) else _check(lead, asked)
     except LaunchError:
         raise
@@ -229,13 +219,13 @@ def _check(lead: Lead, asked: flags.Asked) -> int:
     if not asked.json:
         lead.say = lambda text: show(f"check: {one_line(text)}\n")
     facts = lead.found(lead.enrolled(), asked.networks, known)
-    left_s = WALL_S - ranks.age_s()
+    left_s = WALL_S - age_s()
     if asked.device_rates:
         facts = lead.rated(facts)
     facts = lead.linked(facts, time.monotonic() + left_s)
     if asked.all_reduce:
         facts = lead.all_reduced(facts)
-    found = Findings(facts=facts, verdicts=judge(facts), wall_s=ranks.age_s())
+    found = Findings(facts=facts, verdicts=judge(facts), wall_s=age_s())
     if asked.handover:
         deliver(handover(found.verdicts), asked.handover)
     show(as_json(found) if asked.json else f"\n{render(found)}\n")

@@ -13,7 +13,7 @@ from scaling.records.host import GpuHost, HostInfo, Nic
 from scaling.records.messages import Signalled
 from scaling.records.network import NcclChoice, Network, Place
 from scaling.records.point import Record
-from scaling.records.task import AskedAllReduce, AskedDeviceRates, DeviceRates, RankAllReduce, Timed
+from scaling.records.task import AskedAllReduce, AskedDeviceRates, DeviceRates, Timed
 
 NAMED = 4
 
@@ -53,7 +53,6 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
 
     * memlock_bytes: soft limit of locked memory, None if unlimited
     * machine_cores: physical cores of the machine, also those this rank may not use
-    * hardware: interfaces whose speed is a card's (a veth always claims 10 Gb/s)
     * built_for_cuda: CUDA release of the framework that measures here, "" without CUDA, None if not installed
     """
 
@@ -65,7 +64,6 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     memlock_bytes: int | None = None
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
-    hardware: tuple[str, ...] = ()
     built_for_cuda: str | None = None
     driver: GpuHost = GpuHost()
     name_addresses: dict[str, str] = {}
@@ -265,34 +263,25 @@ class Measure(Record, frozen=True, kw_only=True, tag="measure"):
     limit_s: float
 
 
-class Exchange(Record, frozen=True, kw_only=True, tag="exchange"):
-    """Order to start the process of a timed all-reduce. `number` separates its answers from older ones."""
+class Start(Record, frozen=True, kw_only=True, tag="start"):
+    """Order to start a process that measures by the framework. `number` separates its answers from older ones.
+    A process of device rates answers once it is built, and again after `Go`."""
 
     number: int
-    asked: AskedAllReduce
-
-
-class Exchanged(Record, frozen=True, kw_only=True, tag="exchanged"):
-    number: int
-    told: RankAllReduce
-
-
-class Rate(Record, frozen=True, kw_only=True, tag="rate"):
-    """Order to start the process of a device's rates; the answer is Rated once it is built, or failed."""
-
-    number: int
-    asked: AskedDeviceRates
+    asked: AskedAllReduce | AskedDeviceRates
 
 
 class Go(Record, frozen=True, kw_only=True, tag="go"):
-    """Order to measure, now that all processes are built; the answer is Rated."""
+    """Order to measure the device, now that all processes are built."""
+
+
+class Told(Record, frozen=True, kw_only=True, tag="told"):
+    """A process's answer as JSON, or why there is none; `nccl`: from NCCL's log, None without one."""
 
     number: int
-
-
-class Rated(Record, frozen=True, kw_only=True, tag="rated"):
-    number: int
-    told: DeviceRates
+    line: bytes = b""
+    error: str = ""
+    nccl: NcclChoice | None = None
 
 
 class EndProcess(Record, frozen=True, kw_only=True, tag="end-process"):
@@ -313,8 +302,8 @@ class Left(Record, frozen=True, kw_only=True, tag="left"):
     pass
 
 
-ToRank = Prepare | Measure | Exchange | Rate | Go | EndProcess | Leave
-ToLead = RankFacts | Prepared | Link | Exchanged | Rated | Left | Signalled
+ToRank = Prepare | Measure | Start | Go | EndProcess | Leave
+ToLead = RankFacts | Prepared | Link | Told | Left | Signalled
 
 RANK_DECODER = msgspec.msgpack.Decoder(ToRank)
 LEAD_DECODER = msgspec.msgpack.Decoder(tuple[ToLead, ...])

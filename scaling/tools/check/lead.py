@@ -1,24 +1,30 @@
-"""Rank 0's part of the preflight: find networks, schedule and measure links, collect all facts."""
+"""The ranks of a preflight. Rank 0 leads: it finds networks, schedules links and collects all facts."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from ipaddress import IPv4Network
 from itertools import count, zip_longest
+from typing import NamedTuple
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
-from scaling.errors import LaunchError, UsageError, near
+from scaling.errors import Interrupted, LaunchError, UsageError, near
 from scaling.hosts import info, networks
 from scaling.hosts.networks import Entry
 from scaling.records.host import HostInfo, Nic
-from scaling.records.network import Network, Place
-from scaling.records.point import Device, Record
+from scaling.records.network import Network
+from scaling.records.point import Device
 from scaling.tools.check.facts import (
+    LEAD_DECODER,
     Facts,
     Leave,
+    Left,
     Link,
     Measure,
     Pair,
@@ -30,8 +36,10 @@ from scaling.tools.check.facts import (
     both,
 )
 from scaling.tools.check.measured import all_reduces, device_rates, first_answers
+from scaling.tools.check.prober import Prober, rank_facts
 from scaling.tools.check.verdicts.links import slow_links
-from scaling.transport.base import ENROL_S, Mailbox
+from scaling.transport.base import ENROL_S, Cluster, Mailbox
+from scaling.transport.launch import Signals
 
 # ---------------------------------------------------------------- schedule
 # A node measures one pair at a time, because pairs would share its link. Pairs without a common node measure in
@@ -43,12 +51,12 @@ BANDWIDTH_S = (0.08, 0.3)  # for one direction of a pair's bandwidth
 OVERHEAD_S = 0.06  # orders, connections and answers of a round
 
 
-class Round(Record, frozen=True, kw_only=True):
+class Round(NamedTuple):
     network: str
     pairs: tuple[Pair, ...]
 
 
-class LinkPlan(Record, frozen=True, kw_only=True):
+class LinkPlan(NamedTuple):
     rounds: tuple[Round, ...]
     left_out: tuple[Round, ...]
     latency_s: float
@@ -88,21 +96,14 @@ def disjoint(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
 
 def plan_links(networks: Mapping[str, Sequence[str]], budget_s: float) -> LinkPlan:
     """Share `budget_s` among all pairs of each network. Rounds that do not fit into the budget are left out."""
-    columns = [
-        [Round(network=name, pairs=pairs) for pairs in pair_rounds(nodes) if pairs]
-        for name, nodes in networks.items()
-    ]
+    columns = [[Round(name, pairs) for pairs in pair_rounds(nodes) if pairs] for name, nodes in networks.items()]
     every = [one for row in zip_longest(*columns) for one in row if one is not None]
     least_s = OVERHEAD_S + LATENCY_S[0] + 2 * BANDWIDTH_S[0]
     fitting = min(len(every), int(budget_s / least_s))
     spare_s = budget_s / max(1, fitting) - OVERHEAD_S
     latency_s = _bounded(0.1 * spare_s, LATENCY_S)
-    return LinkPlan(
-        rounds=tuple(every[:fitting]),
-        left_out=tuple(every[fitting:]),
-        latency_s=latency_s,
-        bandwidth_s=_bounded((spare_s - latency_s) / 2, BANDWIDTH_S),
-    )
+    bandwidth_s = _bounded((spare_s - latency_s) / 2, BANDWIDTH_S)
+    return LinkPlan(tuple(every[:fitting]), tuple(every[fitting:]), latency_s, bandwidth_s)
 
 
 def _bounded(value: float, limits: tuple[float, float]) -> float:
@@ -110,7 +111,7 @@ def _bounded(value: float, limits: tuple[float, float]) -> float:
     return max(least, min(most, value))
 
 
-# ---------------------------------------------------------------- measuring the links
+# ---------------------------------------------------------------- measured links
 # Rank 0 measures the links round by round within its time. A node that is dead on a network costs no further
 # timeouts there. A link that looks slow is measured twice before it is reported.
 
@@ -121,91 +122,19 @@ SAID_EVERY_S = 1.0
 DEAD_AFTER = 2  # consecutive failed links with nodes that others reach
 
 
-class Tour:
-    """Measures the links between prepared nodes. `first[node]` is the rank that measures there."""
-
-    def __init__(
-        self,
-        mailbox: Mailbox[ToRank, ToLead],
-        facts: Facts,
-        first: Mapping[str, int],
-        token: bytes,
-        plan: LinkPlan,
-    ) -> None:
-        self._mailbox = mailbox
-        self._facts = facts
-        self._first = first
-        self._token = token
-        self._plan = plan
-        self._networks = {network.word: network for network in facts.networks}
-        self._links: dict[tuple[str, str, str], Link] = {}
-        self.left_out: list[tuple[str, str, str]] = []
-
-    @property
-    def links(self) -> tuple[Link, ...]:
-        return tuple(self._links.values())
-
-    def take(self, end_s: float, say: Callable[[str], None]) -> None:
-        said_s = self._mailbox.clock()
-        for number, one in enumerate(self._plan.rounds, 1):
-            if self._mailbox.clock() + self._plan.round_s > end_s:
-                self._leave_out(one)
-                continue
-            if self._mailbox.clock() - said_s >= SAID_EVERY_S:
-                said_s = self._mailbox.clock()
-                say(f"links: round {number} of {len(self._plan.rounds)}, {one.network}")
-            dead = hopeless(self.links, one.network)
-            pairs = tuple(pair for pair in one.pairs if dead.isdisjoint(pair))
-            for link in self._measured(Round(network=one.network, pairs=pairs)):
-                self._links[link.network, link.client, link.server] = link
-        for one in self._plan.left_out:
-            self._leave_out(one)
-        for one in self._doubtful():
-            if self._mailbox.clock() + self._plan.round_s <= end_s:
-                for link in self._measured(one):
-                    place = link.network, link.client, link.server
-                    self._links[place] = self._links[place] if link.error else better(self._links[place], link)
-
-    def _leave_out(self, one: Round) -> None:
-        self.left_out += [(one.network, *pair) for pair in one.pairs]
-
-    def _doubtful(self) -> list[Round]:
-        rounds, facts = [], replace(self._facts, links=self.links)
-        for word in self._networks:
-            slow = slow_links(facts.bandwidths(word))
-            mine = (both(link) for link in self.links if link.network == word)
-            doubted = [forth for forth, back in mine if forth in slow or back in slow]
-            rounds += [Round(network=word, pairs=some) for some in disjoint(doubted)]
-        return rounds
-
-    def _measured(self, one: Round) -> list[Link]:
-        """Links of a round. A pair that does not answer gets an error; its late answer is ignored."""
-        for pair in one.pairs:
-            self._mailbox.order([self._first[pair[0]]], self._order(one.network, pair))
-        wait_s = self._plan.round_s + GRACE_S + LATE_S
-        of = partial(_link, one.network)
-        found = dict(first_answers(self._mailbox, one.pairs, of, wait_s))
-        silent = sorted(set(one.pairs) - set(found))
-        return [
-            *found.values(),
-            *(Link(network=one.network, client=a, server=b, error="no answer") for a, b in silent),
-        ]
-
-    def _order(self, word: str, pair: Pair) -> Measure:
-        (client, server), network = pair, self._networks[word]
-        return Measure(
-            network=word, client=client, server=server, source=network.places[client],
-            address=network.places[server].address, port=self._facts.prepared[server].ports[word],
-            token=self._token, latency_s=self._plan.latency_s, bandwidth_s=self._plan.bandwidth_s,
-            limit_s=self._plan.round_s + GRACE_S,
-        )  # fmt: skip
+def doubtful(facts: Facts) -> Iterator[Round]:
+    for network in facts.networks:
+        slow = slow_links(facts.bandwidths(network.word))
+        mine = (both(link) for link in facts.links if link.network == network.word)
+        for pairs in disjoint(forth for forth, back in mine if forth in slow or back in slow):
+            yield Round(network.word, pairs)
 
 
-def _link(network: str, _: int, said: ToLead) -> tuple[Pair, Link] | None:
-    return ((said.client, said.server), said) if isinstance(said, Link) and said.network == network else None
+def _place(link: Link) -> tuple[str, str, str]:
+    return link.network, link.client, link.server
 
 
-def hopeless(links: Sequence[Link], network: str) -> set[str]:
+def hopeless(links: Iterable[Link], network: str) -> set[str]:
     """Return nodes whose last DEAD_AFTER links on a network failed, all with nodes that others reach."""
     mine = [link for link in links if link.network == network]
     alive = {node for link in mine if not link.error for node in (link.client, link.server)}
@@ -243,20 +172,19 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
     """Return the facts of `ranks` and the networks to measure: of `words` (--interconnect), else of the fabric,
     else all that at least two hosts share. Raises UsageError for a word that matches no network."""
     hosts = {rank.host.hostname: rank.host for rank in ranks}
-    hardware = {(rank.host.hostname, name) for rank in ranks for name in rank.hardware}
     asked = [word for word in words if word != AUTO]
     entries = {word: known.get(word) or networks.described(word) for word in asked} or known or _shared(hosts)
     chosen = {word: _on(hosts, entry) for word, entry in entries.items()}
     for word, nics in chosen.items():
         if word in words and not nics:
-            names = {*known, *(nic.name for host in hosts.values() for nic in _usable(host))}
+            names = {*known, *(nic.name for host in hosts.values() for nic in networks.usable(host))}
             raise UsageError(f"--interconnect {word}: no host is on it; {near(word, names)}")
     absent: dict[str, dict[str, str]] = {}
     for word, name in ((word, name) for word, nics in chosen.items() for name in hosts if name not in nics):
         absent.setdefault(word, {})[name] = _why_not(hosts[name], entries[word])
     return Facts(
         ranks=tuple(ranks),
-        networks=tuple(_network(word, entries[word], nics, hosts, hardware) for word, nics in chosen.items()),
+        networks=tuple(_network(word, entries[word], nics, hosts) for word, nics in chosen.items()),
         absent=absent,
         named=bool(asked or known),
         asked=bool(asked),
@@ -268,10 +196,8 @@ def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mappi
 
 def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     """Subnets of at least two hosts, and interfaces between which packets are routed if these have more hosts."""
-    general = {
-        name: [nic for nic in _usable(host) if not networks.is_link_local(nic)] for name, host in hosts.items()
-    }
-    subnets = _by_subnet(general)
+    general = {name: networks.general(host) for name, host in hosts.items()}
+    subnets = _by_subnet(hosts, general)
     reaching = {
         subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and not networks.same_address(nics)
     }
@@ -297,9 +223,10 @@ def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
 def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
     """Interfaces that match an entry, by host: the largest subnet, or the routed ones if these have more hosts."""
     fitting = {
-        name: [nic for nic in _usable(host) if networks.matches(nic, entry)] for name, host in hosts.items()
+        name: [nic for nic in networks.usable(host) if networks.matches(nic, entry)]
+        for name, host in hosts.items()
     }
-    groups = list(_by_subnet(fitting).values())
+    groups = list(_by_subnet(hosts, fitting).values())
     largest = max(groups, key=len, default={})
     routed = _routed(hosts, groups) if len(groups) > 1 else {}
     return routed if len(routed) > len(largest) else largest
@@ -316,35 +243,11 @@ def _routed(hosts: Mapping[str, HostInfo], groups: Sequence[Nics]) -> Nics:
     return {name: found[name] for name in hosts if name in found}
 
 
-def _network(
-    word: str, entry: Entry, nics: Nics, hosts: Mapping[str, HostInfo], hardware: set[tuple[str, str]]
-) -> Network:
-    # The speed that a veth claims does not count.
-    own = {
-        name: nic if (name, nic.name) in hardware else replace(nic, speed_bits_per_s=None)
-        for name, nic in nics.items()
-    }
-    rate_bits_per_s = networks.network_rate(hosts, own, entry)
+def _network(word: str, entry: Entry, nics: Nics, hosts: Mapping[str, HostInfo]) -> Network:
     why = "by the cards" if entry.rate_gbit is None else "by the fabric file"
-    subnets = {str(nic.subnet) for nic in nics.values()}
-    return Network(
-        word=word,
-        why=why if rate_bits_per_s else "of unknown speed",
-        places={
-            name: Place(address=nic.address, interface=nic.name, hca=_cards(hosts[name], nic, entry))
-            for name, nic in nics.items()
-        },
-        subnet=subnets.pop() if len(subnets) == 1 else entry.subnet,
-        rate_bits_per_s=rate_bits_per_s,
-        routed=len({nic.subnet for nic in nics.values()}) > 1,
-    )
-
-
-def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
-    """The fabric file's RDMA cards, else those behind the InfiniBand interface, also inactive ones."""
-    if entry.hca:
-        return entry.cards(host.hostname) or ""
-    return ",".join(networks.cards_named(host, networks.card_behind(host, nic.name)))
+    hca = networks.cards(hosts, nics, entry)
+    made = networks.network_of(word, why, hosts, nics, entry=entry, hca=hca, wide=entry.subnet)
+    return made if made.rate_bits_per_s else replace(made, why="of unknown speed")
 
 
 def _why_not(host: HostInfo, entry: Entry) -> str:
@@ -355,15 +258,12 @@ def _why_not(host: HostInfo, entry: Entry) -> str:
     return f"{entry.interface} is missing or has no IPv4 address" if entry.interface else f"no card in {wanted}"
 
 
-def _usable(host: HostInfo) -> list[Nic]:
-    return [nic for nic in host.nics if nic.up and nic.name != "lo"]
-
-
-def _by_subnet(nics: Mapping[str, Iterable[Nic]]) -> dict[IPv4Network, Nics]:
-    """Return the first interface of each host in each subnet."""
+def _by_subnet(hosts: Mapping[str, HostInfo], nics: Mapping[str, Iterable[Nic]]) -> dict[IPv4Network, Nics]:
+    """Return one interface of each host in each subnet."""
     found: dict[IPv4Network, Nics] = {}
-    for name, nic in ((name, nic) for name, own in nics.items() for nic in own):
-        found.setdefault(nic.subnet, {}).setdefault(name, nic)
+    for name, own in nics.items():
+        for subnet, nic in networks.by_subnet(hosts[name], own).items():
+            found.setdefault(subnet, {})[name] = nic
     return found
 
 
@@ -407,9 +307,49 @@ class Lead:
         plan = plan_links(_listening(facts), budget_s)
         if plan.rounds:
             self.say(f"{len(plan.rounds)} rounds of links, about {plan.wall_s:.0f} s")
-        tour = Tour(self._mailbox, facts, first, self._token, plan)
-        tour.take(self._mailbox.clock() + budget_s + OVERRUN_S, self.say)
-        return replace(facts, links=tour.links, left_out=tuple(tour.left_out))
+        measure = partial(self._measured, facts, first, plan)
+        return self._toured(facts, plan, measure, self._mailbox.clock() + budget_s + OVERRUN_S)
+
+    def _toured(self, facts: Facts, plan: LinkPlan, measure: Callable[[Round], list[Link]], end_s: float) -> Facts:
+        links: dict[tuple[str, str, str], Link] = {}
+        left_out, said_s = [], self._mailbox.clock()
+        for number, one in enumerate(plan.rounds, 1):
+            if self._mailbox.clock() + plan.round_s > end_s:
+                left_out.append(one)
+                continue
+            if self._mailbox.clock() - said_s >= SAID_EVERY_S:
+                said_s = self._mailbox.clock()
+                self.say(f"links: round {number} of {len(plan.rounds)}, {one.network}")
+            dead = hopeless(links.values(), one.network)
+            for link in measure(Round(one.network, tuple(pair for pair in one.pairs if dead.isdisjoint(pair)))):
+                links[_place(link)] = link
+        for one in doubtful(replace(facts, links=tuple(links.values()))):
+            for link in measure(one) if self._mailbox.clock() + plan.round_s <= end_s else ():
+                if not link.error:
+                    links[_place(link)] = better(links[_place(link)], link)
+        late = tuple((one.network, *pair) for one in (*left_out, *plan.left_out) for pair in one.pairs)
+        return replace(facts, links=tuple(links.values()), left_out=late)
+
+    def _measured(self, facts: Facts, first: Mapping[str, int], plan: LinkPlan, one: Round) -> list[Link]:
+        """Links of a round. A pair that does not answer gets an error; its late answer is ignored."""
+        (network,) = (network for network in facts.networks if network.word == one.network)
+        for client, server in one.pairs:
+            order = Measure(
+                network=network.word, client=client, server=server, source=network.places[client],
+                address=network.places[server].address, port=facts.prepared[server].ports[network.word],
+                token=self._token, latency_s=plan.latency_s, bandwidth_s=plan.bandwidth_s,
+                limit_s=plan.round_s + GRACE_S,
+            )  # fmt: skip
+            self._mailbox.order([first[client]], order)
+
+        wanted = [(network.word, *pair) for pair in one.pairs]
+        wait_s = plan.round_s + GRACE_S + LATE_S
+        found = dict(first_answers(self._mailbox, wanted, Link, lambda _, link: _place(link), wait_s))
+        lost = sorted(set(wanted) - set(found))
+        return [
+            *found.values(),
+            *(Link(network=word, client=a, server=b, error="no answer") for word, a, b in lost),
+        ]
 
     def rated(self, facts: Facts, device: Device | None = None) -> Facts:
         """Measure each device alone, all at the same time. `device`: the kind for all ranks; None: a rank's GPU if
@@ -455,3 +395,58 @@ def _opening(facts: Facts) -> str:
     counts = f"{len(facts.ranks)} ranks on {len(facts.nodes)} nodes" if len(facts.nodes) > 1 else "one node"
     words = ", ".join(network.word for network in facts.networks)
     return f"{counts}; networks: {words}" if words else f"{counts}; no network between nodes"
+
+
+# ---------------------------------------------------------------- the ranks of a preflight
+
+LEAVE_S = 20.0
+
+
+def age_s() -> float:
+    """Return the seconds since this process started."""
+    started_unix_s: float = psutil.Process().create_time()
+    return time.time() - started_unix_s
+
+
+def begin(cluster: Cluster, signals: Signals) -> Prober:
+    """Report this rank to rank 0, and pass on its signals; then all ranks but 0 `serve`."""
+    noted: list[int] = []
+    signals.hand_to(noted.append, lambda: bool(noted))
+    prober = Prober(cluster, signals=noted)
+    prober.say(rank_facts(cluster.library))
+    return prober
+
+
+@contextmanager
+def leading(cluster: Cluster, prober: Prober, *, goes_on: bool = False) -> Iterator[Lead]:
+    """Lead the preflight and release the other ranks at its end, except after a LaunchError (silent ranks).
+    If the launch `goes_on`, wait until all have left: their later messages are of another kind."""
+    mailbox = Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait)
+    lead = Lead(mailbox)
+    try:
+        yield lead
+    except LaunchError:
+        raise
+    except BaseException as error:
+        code = error.exit_code if isinstance(error, Interrupted) else 0
+        _release(lead, mailbox, prober, code, goes_on=goes_on)
+        raise
+    else:
+        _release(lead, mailbox, prober, 0, goes_on=goes_on)
+
+
+def _release(
+    lead: Lead, mailbox: Mailbox[ToRank, ToLead], prober: Prober, exit_code: int, *, goes_on: bool
+) -> None:
+    if not goes_on:
+        lead.dismiss(exit_code)
+        prober.serve()
+        return
+    order, others = Leave(exit_code=exit_code, answer=True), range(1, mailbox.size)
+    prober.leave(order)
+    mailbox.order(others, order)
+    mailbox.signalled = None  # it was obeyed, or the launch's next part obeys it
+    left = mailbox.answers(Left, others, LEAVE_S) if others else {}
+    if silent := ", ".join(str(rank) for rank in others if rank not in left):
+        raise LaunchError(f"no answer within {LEAVE_S:g} s after the preflight from ranks {silent}")
+    mailbox.order(others, order)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from scaling import frameworks
@@ -21,17 +22,15 @@ from scaling.records.messages import Enrol
 from scaling.records.network import ALONE, Place
 from scaling.records.point import Device, Hardware, Point, Workload
 from scaling.records.task import AskedAllReduce, AskedDeviceRates, Clocks, DeviceRates, RankAllReduce, Task
-from scaling.text import counted
+from scaling.text import counted, one_line
 from scaling.tools.check.facts import (
     AllReduce,
     EndProcess,
-    Exchange,
-    Exchanged,
     Facts,
     Go,
     RankFacts,
-    Rate,
-    Rated,
+    Start,
+    Told,
     ToLead,
     ToRank,
     some,
@@ -49,21 +48,37 @@ FRAMEWORK = frameworks.all_reducing()
 
 Key = TypeVar("Key", bound=Hashable)
 Said = TypeVar("Said")
+Measured = TypeVar("Measured", RankAllReduce, DeviceRates)
 Boxes = Mailbox[ToRank, ToLead]
 Say = Callable[[str], None]
 
 
 def first_answers(
-    mailbox: Boxes, wanted: Iterable[Key], of: Callable[[int, ToLead], tuple[Key, Said] | None], within_s: float
+    mailbox: Boxes, wanted: Iterable[Key], kind: type[Said], key: Callable[[int, Said], Key], within_s: float
 ) -> Iterator[tuple[Key, Said]]:
-    """Yield the first answer for each `wanted` key that comes in time; `of` reads a rank's message."""
+    """Yield the first answer for each `wanted` key that comes in time; `key` is of a rank and its message."""
     missing = set(wanted)
     for rank, said in mailbox.news_within(within_s) if missing else ():
-        if (answer := of(rank, said)) and answer[0] in missing:
-            missing.remove(answer[0])
-            yield answer
+        if isinstance(said, kind) and (found := key(rank, said)) in missing:
+            missing.remove(found)
+            yield found, said
         if not missing:
             return
+
+
+def _told(mailbox: Boxes, number: int, ranks: Iterable[int], within_s: float) -> Iterator[tuple[int, Told]]:
+    """Yield the first answer of each rank's process that comes in time."""
+    wanted = [(number, rank) for rank in ranks]
+    answers = first_answers(mailbox, wanted, Told, lambda rank, told: (told.number, rank), within_s)
+    return ((rank, told) for (_, rank), told in answers)
+
+
+def _decoded(told: Told, blank: Measured) -> Measured:
+    """Return what a process measured, or `blank` with the reason why there is nothing."""
+    try:
+        return replace(blank, error=told.error) if told.error else msgspec.json.decode(told.line, type=type(blank))
+    except msgspec.DecodeError as error:
+        return replace(blank, error=one_line(str(error)))
 
 
 def all_reduces(mailbox: Boxes, facts: Facts, say: Say, numbers: Iterator[int]) -> Iterator[AllReduce]:
@@ -115,26 +130,21 @@ def _all_reduce(
 def _exchanged(
     mailbox: Boxes, ranks: Sequence[RankFacts], number: int, asked: Sequence[AskedAllReduce]
 ) -> tuple[dict[int, RankAllReduce], str]:
-    def of(rank: int, said: ToLead) -> tuple[int, RankAllReduce] | None:
-        return (rank, said.told) if isinstance(said, Exchanged) and said.number == number else None
-
-    told: dict[int, RankAllReduce] = {}
+    """Return the answers of all ranks, and why there are none: the first failure ends all."""
+    answers: dict[int, RankAllReduce] = {}
     try:
         for rank, question in enumerate(asked):
-            mailbox.order([rank], Exchange(number=number, asked=question))
-        for rank, answer in first_answers(mailbox, range(len(asked)), of, LIMIT_S):
-            if answer.error:
-                return {}, f"{ranks[rank].host.hostname} (rank {rank}): {_why(answer)}"
-            told[rank] = answer
-        silent = some(str(rank) for rank in range(len(asked)) if rank not in told)
-        return told, f"no answer within {LIMIT_S:.0f} s from rank {silent}" if silent else ""
+            mailbox.order([rank], Start(number=number, asked=question))
+        for rank, told in _told(mailbox, number, range(len(asked)), LIMIT_S):
+            answers[rank] = replace(_decoded(told, RankAllReduce()), nccl=told.nccl)
+            if error := answers[rank].error:
+                warned = told.nccl.warnings[:1] if told.nccl else ()
+                why = "; ".join((error, *(f"NCCL warned: {text}" for text in warned)))
+                return {}, f"{ranks[rank].host.hostname} (rank {rank}): {why}"
+        silent = some(str(rank) for rank in range(len(asked)) if rank not in answers)
+        return answers, f"no answer within {LIMIT_S:.0f} s from rank {silent}" if silent else ""
     finally:
         mailbox.order_all(EndProcess(number=number))
-
-
-def _why(answer: RankAllReduce) -> str:
-    warned = answer.nccl.warnings[:1] if answer.nccl else ()
-    return "; ".join((answer.error, *(f"NCCL warned: {text}" for text in warned)))
 
 
 def _hold(one: socket.socket, address: str) -> int:
@@ -165,61 +175,31 @@ def unreached(facts: Facts, word: str) -> str:
 
 def backend(ranks: Sequence[RankFacts]) -> str:
     """Return the mode for GPUs if each rank has its own GPU and a CUDA build, else the mode for CPUs."""
-    if not all(rank.built_for_cuda and rank.host.gpus for rank in ranks):
-        return FRAMEWORK.defaults["cpu"]
-    places = ((rank.host, local % len(rank.host.gpus)) for rank, local in _local(ranks))
-    devices = {(host.hostname, host.gpus[place].uuid) for host, place in places}
-    return FRAMEWORK.defaults["cuda" if len(devices) == len(ranks) else "cpu"]
+    able = (slot for rank, slot in zip(ranks, slots_of(ranks), strict=True) if slot.gpu and rank.built_for_cuda)
+    return FRAMEWORK.defaults["cuda" if len({(slot.host, slot.gpu) for slot in able}) == len(ranks) else "cpu"]
 
 
-def _local(ranks: Sequence[RankFacts]) -> Iterator[tuple[RankFacts, int]]:
-    seen: Counter[str] = Counter()
-    for rank in ranks:
-        yield rank, seen[rank.host.hostname]
-        seen[rank.host.hostname] += 1
+def slots_of(ranks: Sequence[RankFacts]) -> tuple[Slot, ...]:
+    return place_ranks([Enrol(host=rank.host, version="", code=rank.code, missing={}) for rank in ranks], None)
 
 
 def tasks(
     ranks: Sequence[RankFacts], word: str, places: Mapping[str, Place], backend: str, port: int
 ) -> list[Task]:
     """Build each rank's task, like a sweep's `comm` point but without a model."""
-    hosts = tuple(rank.host.hostname for rank in ranks)
-    counts, everywhere = Counter(hosts), tuple(places[host] for host in hosts)
-    point = _point(len(ranks), word, backend)
-    return [
-        Task(
-            point=point,
-            attempt=0,
-            rank=number,
-            launch_rank=number,
-            local_rank=local,
-            local_world_size=counts[hosts[number]],
-            hosts=hosts,
-            device_index=local % max(1, len(rank.host.gpus)),
-            cpus=(),
-            threads=1,
-            seed=0,
-            log="",
-            role="all-reduce",
-            place=places[hosts[number]],
-            places=everywhere,
-            ports=(port,),
-            clocks=Clocks(startup_s=START_S, stall_s=START_S, deadline_s=LIMIT_S),
-        )
-        for number, (rank, local) in enumerate(_local(ranks))
-    ]
-
-
-def _point(world_size: int, word: str, backend: str) -> Point:
-    return Point(
+    point = Point(
         strategy=f"{FRAMEWORK.name}:{backend}",
         kind="comm",
-        world_size=world_size,
+        world_size=len(ranks),
         round=0,
         workload=Workload(model="none", data="none", batch_rule="weak", batch_size=1),
         hardware=Hardware(device="cuda" if backend == FRAMEWORK.defaults["cuda"] else "cpu"),
         interconnect=word,
     )
+    clocks = Clocks(startup_s=START_S, stall_s=START_S, deadline_s=LIMIT_S)
+    changes = {"cpus": (), "threads": 1, "role": "all-reduce", "ports": (port,), "clocks": clocks}
+    made = rank_tasks(point, slots_of(ranks), (), places, attempt=0, logs="", seed=0)
+    return [replace(task, **changes) for task in made]
 
 
 def largest_bytes(ranks: Sequence[RankFacts]) -> int:
@@ -233,11 +213,8 @@ def largest_bytes(ranks: Sequence[RankFacts]) -> int:
 def found(ranks: Sequence[RankFacts], told: Mapping[int, RankAllReduce], frame: AllReduce) -> AllReduce:
     if frame.error:
         return frame
-    inside = {
-        rank.host.hostname: timed
-        for number, (rank, local) in enumerate(_local(ranks))
-        if local == 0 and (timed := told[number].inside) is not None
-    }
+    first = {rank.host.hostname: number for number, rank in reversed(list(enumerate(ranks)))}
+    inside = {node: timed for node, rank in first.items() if (timed := told[rank].inside) is not None}
     nccl = traffic.joined_choices([one.nccl for one in told.values() if one.nccl is not None])
     return replace(frame, library=told[0].library, everyone=told[0].everyone, inside=inside, nccl=nccl)
 
@@ -270,34 +247,30 @@ def device_rates(
             say(f"rates of {counted(len(tried), 'device')}, each alone, about {ABOUT_S:.0f} s")
         for rank in tried:
             asked = AskedDeviceRates(task=task(found[rank]), device=told[rank], host_bytes=largest_bytes(ranks))
-            mailbox.order([rank], Rate(number=number, asked=asked))
-        told |= _rates(mailbox, number, told, tried, START_S)
+            mailbox.order([rank], Start(number=number, asked=asked))
+        told |= _rates(mailbox, number, found, tried, START_S)
         built = [rank for rank in tried if not told[rank].error]
-        mailbox.order(built, Go(number=number))
-        told |= _rates(mailbox, number, told, built, MEASURE_S)
+        mailbox.order(built, Go())
+        told |= _rates(mailbox, number, found, built, MEASURE_S)
     finally:
         mailbox.order_all(EndProcess(number=number))
     return tuple(told.values())
 
 
 def _rates(
-    mailbox: Boxes, number: int, known: Mapping[int, DeviceRates], ranks: Collection[int], within_s: float
+    mailbox: Boxes, number: int, seats: Mapping[int, Seat], ranks: Collection[int], within_s: float
 ) -> dict[int, DeviceRates]:
     """Return one answer of each rank; a silent rank gets an error."""
-
-    def of(rank: int, said: ToLead) -> tuple[int, DeviceRates] | None:
-        return (rank, said.told) if isinstance(said, Rated) and said.number == number else None
-
-    silent = {rank: replace(known[rank], error=f"no answer within {within_s:g} s") for rank in ranks}
-    return silent | dict(first_answers(mailbox, ranks, of, within_s))
+    answers = dict(_told(mailbox, number, ranks, within_s))
+    silent = Told(number=number, error=f"no answer within {within_s:g} s")
+    return {rank: _decoded(answers.get(rank, silent), seats[rank].device) for rank in ranks}
 
 
 def seats(ranks: Sequence[RankFacts], device: Device | None = None) -> list[Seat]:
     """Return each device once, with the first rank on it; `device`: the kind for all ranks, None: a GPU if it has
     one that the framework can use."""
-    slots = place_ranks([Enrol(host=rank.host, version="", code=rank.code, missing={}) for rank in ranks], None)
     found: dict[tuple[object, ...], Seat] = {}
-    for rank, slot in zip(ranks, slots, strict=True):
+    for rank, slot in zip(ranks, slots_of(ranks), strict=True):
         kind = device or ("cuda" if slot.gpu and rank.built_for_cuda else "cpu")
         seat = Seat(_described(rank, slot, kind), slot)
         key = (slot.gpu,) if kind == "cuda" else (slot.machine or slot.host, slot.cpus)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import resource
 import select
 import signal
 import socket
@@ -19,14 +20,17 @@ import termios
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from heapq import nlargest
+from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
+import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
 from scaling import frameworks
@@ -34,29 +38,127 @@ from scaling.agent import environment, strategies
 from scaling.agent.environment import child_environ, granted
 from scaling.errors import ScalingError
 from scaling.frameworks import network_env
+from scaling.hosts import gpus, proc
+from scaling.hosts.info import code_hash
 from scaling.records.messages import Signalled
 from scaling.records.network import Place
-from scaling.records.task import AskedAllReduce, AskedDeviceRates, DeviceRates, RankAllReduce, Task
+from scaling.records.task import AskedAllReduce, AskedDeviceRates
 from scaling.text import one_line, signal_name
-from scaling.tools.check import gather
 from scaling.tools.check.facts import (
     RANK_DECODER,
     EndProcess,
-    Exchange,
-    Exchanged,
     Go,
     Leave,
     Left,
     Link,
+    Load,
     Measure,
     Prepare,
     Prepared,
-    Rate,
-    Rated,
+    RankFacts,
+    Start,
+    Told,
     ToLead,
     ToRank,
 )
 from scaling.transport.base import Cluster, send_news
+
+# ---------------------------------------------------------------- the host
+# Its limits, shared memory, resolved names, and the load of other programs.
+
+FRAMEWORK = frameworks.all_reducing()
+SHM = Path("/dev/shm")
+RESOLVE_S = 2.0
+WATCH_S = 0.4
+NAMED = 3
+
+
+def rank_facts(mpi: str) -> RankFacts:
+    """Collect this rank's facts. Never raises; a fact that the host does not provide is None."""
+    lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
+    host = environment.host_with(others)
+    elsewhere = (one.cuda for one in others if one.framework == FRAMEWORK.name)
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    size, free = shared_memory()
+    return RankFacts(
+        host=host,
+        code=code_hash(),
+        mpi=mpi,
+        pid=os.getpid(),
+        machine_cores=len(proc.physical_cores(range(os.cpu_count() or 1))),
+        memlock_bytes=None if soft == resource.RLIM_INFINITY else soft,
+        shm_bytes=size,
+        shm_free_bytes=free,
+        built_for_cuda=next(elsewhere, FRAMEWORK.built_for_cuda()),
+        driver=gpus.gather_health(),
+        name_addresses=lacking.name_addresses,
+    )
+
+
+def shared_memory(path: Path = SHM) -> tuple[int | None, int | None]:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None, None
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def resolve(names: Iterable[str], within_s: float = RESOLVE_S) -> dict[str, tuple[str, ...]]:
+    """Resolve each name to IPv4 addresses, empty if it has none or the answer takes too long."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
+
+    def ask(name: str) -> None:
+        with suppress(OSError, UnicodeError):
+            answers = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+            found[name] = tuple(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+    # Daemon threads: an unreachable name server may take longer than the whole preflight.
+    threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in found]
+    end_s = time.monotonic() + within_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    return dict(found)
+
+
+class CpuUse(NamedTuple):
+    """CPU seconds so far: of the machine, also outside this container, and {pid: (name, seconds)}."""
+
+    at_s: float
+    busy_s: float
+    processes: Mapping[int, tuple[str, float]]
+
+
+def cpu_use() -> CpuUse:
+    found = {}
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        if (times := process.info["cpu_times"]) is not None:
+            found[process.pid] = (process.info["name"] or "?", times.user + times.system)
+    times = psutil.cpu_times()
+    return CpuUse(time.monotonic(), times.user + times.nice + times.system + times.irq + times.softirq, found)
+
+
+def watch(mine: Collection[int]) -> Load:
+    before = cpu_use()
+    time.sleep(WATCH_S)
+    return load(before, cpu_use(), mine)
+
+
+def load(before: CpuUse, after: CpuUse, mine: Collection[int]) -> Load:
+    used: dict[str, float] = {}
+    own_s, passed_s = 0.0, after.at_s - before.at_s
+    for pid, (name, end_s) in after.processes.items():
+        spent_s = end_s - before.processes.get(pid, (name, end_s))[1]
+        if pid in mine:
+            own_s += spent_s
+        elif spent_s > 0:
+            used[name] = used.get(name, 0.0) + spent_s
+    return Load(
+        other_cores=max(0.0, after.busy_s - before.busy_s - own_s) / passed_s,
+        by=tuple((name, used[name] / passed_s) for name in nlargest(NAMED, used, key=used.__getitem__)),
+    )
+
 
 # ---------------------------------------------------------------- links
 # Measures latency, clock offset and bandwidth of one pair over TCP, bound to one network's address and interface.
@@ -327,14 +429,9 @@ class Prober:
                 self._apart(lambda: self._prepare(order))
             case Measure():
                 self._apart(lambda: probe_link(order, self._bind))
-            case Exchange():
-                self._apart(
-                    lambda: Exchanged(
-                        number=order.number, told=self._processes.all_reduce(order.number, order.asked)
-                    )
-                )
-            case Rate():
-                self._apart(lambda: self._rate(order), calm=True)
+            case Start():
+                calm = isinstance(order.asked, AskedDeviceRates)
+                self._apart(lambda: self._processes.answer(order, self._answers.put), calm=calm)
             case Go():
                 self._processes.go.set()
             case EndProcess():
@@ -374,14 +471,8 @@ class Prober:
             else:
                 self._listeners.append(listener)
                 ports[word] = listener.port
-        load = gather.watch(frozenset(order.mine))
-        return Prepared(ports=ports, refused=refused, resolved=gather.resolve(order.names), load=load)
-
-    def _rate(self, order: Rate) -> Rated:
-        def tell(told: DeviceRates) -> None:
-            self._answers.put(Rated(number=order.number, told=told))
-
-        return Rated(number=order.number, told=self._processes.rates(order.number, order.asked, tell))
+        load = watch(frozenset(order.mine))
+        return Prepared(ports=ports, refused=refused, resolved=resolve(order.names), load=load)
 
 
 # ---------------------------------------------------------------- processes
@@ -389,14 +480,11 @@ class Prober:
 # One rank's processes that measure by a framework: timed all-reduces, and the rates of its device.
 
 
-FRAMEWORK = frameworks.all_reducing()
 PROCESS = FRAMEWORK.all_reduce
 RATES_PROCESS = FRAMEWORK.device_rates
 TAIL_BYTES = 4000
 KILLED_S = 5.0  # a process that a driver holds survives SIGKILL
 FOR_GOOD = math.inf
-# ValueError: a pipe was closed by `end`, or an answer is no JSON of its kind.
-FAILURES = (OSError, ScalingError, ValueError, msgspec.DecodeError)
 
 
 class Processes:
@@ -409,46 +497,32 @@ class Processes:
         self._process: subprocess.Popen[bytes] | None = None
         self._over: float = -1
 
-    def all_reduce(self, number: int, asked: AskedAllReduce) -> RankAllReduce:
-        """Run one measurement and block until the process answers or dies. The process lives until `end`."""
+    def answer(self, order: Start, built: Callable[[Told], None]) -> Told:
+        """Start a process and block until it answers or dies. It lives until `end`. A process of device rates
+        first answers that it is built, which goes to `built`; it measures after `go`."""
+        number, asked = order.number, order.asked
+        self.go.clear()
         try:
             with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
                 # NCCL writes its choices to a file next to this path.
                 asked = replace(asked, task=replace(asked.task, log=f"{folder}/all-reduce"))
-                environ = self._environ_of(asked.task)
-                process = self._start(number, PROCESS, environ, log)
+                own = granted(self._environ, strategies.environ(asked.task), asked.task.point.interconnect)
+                environ = child_environ(self._environ, asked.task, own)
+                process = self._start(order, environ, log)
                 line, error = _answer(process, msgspec.json.encode(asked), log)
-                told = RankAllReduce(error=error) if error else msgspec.json.decode(line, type=RankAllReduce)
+                if isinstance(asked, AskedDeviceRates) and not error:
+                    built(Told(number=number, line=line))
+                    self.go.wait()
+                    line, error = _answer(process, b"", log)
                 nccl = network_env.read_nccl_log(environ.get("NCCL_DEBUG_FILE", ""), process.pid)
-                return replace(told, nccl=nccl)
-        except FAILURES as error:
-            return RankAllReduce(error=one_line(str(error)))
+                return Told(number=number, line=line, error=error, nccl=nccl)
+        except (OSError, ScalingError, ValueError) as failed:  # ValueError: `end` has closed a pipe
+            return Told(number=number, error=one_line(str(failed)))
 
-    def rates(self, number: int, asked: AskedDeviceRates, built: Callable[[DeviceRates], None]) -> DeviceRates:
-        """Start the process and block until it is built, then until `go`, then until it answers. `built` is called
-        in between, unless the process has failed."""
-        self.go.clear()
-        try:
-            with tempfile.TemporaryFile() as log:
-                process = self._start(number, RATES_PROCESS, self._environ_of(asked.task), log)
-                told = _rates(process, msgspec.json.encode(asked), log, asked)
-                if told.error:
-                    return told
-                built(told)
-                self.go.wait()
-                return _rates(process, b"", log, asked)
-        except FAILURES as error:
-            return replace(asked.device, error=one_line(str(error)))
-
-    def _environ_of(self, task: Task) -> dict[str, str]:
-        asked = granted(self._environ, strategies.environ(task), task.point.interconnect)
-        return child_environ(self._environ, task, asked)
-
-    def _start(
-        self, number: int, module: str, environ: Mapping[str, str], log: IO[bytes]
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, order: Start, environ: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        module = PROCESS if isinstance(order.asked, AskedAllReduce) else RATES_PROCESS
         with self._lock:
-            if number <= self._over:
+            if order.number <= self._over:
                 raise InterruptedError("cancelled before it started")
             self._process = subprocess.Popen(
                 [environment.python_of(FRAMEWORK.name, self._environ), "-m", module],
@@ -480,13 +554,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     for pipe in filter(None, (process.stdin, process.stdout)):
         with suppress(BrokenPipeError):
             pipe.close()
-
-
-def _rates(
-    process: subprocess.Popen[bytes], request: bytes, log: IO[bytes], asked: AskedDeviceRates
-) -> DeviceRates:
-    line, error = _answer(process, request, log)
-    return replace(asked.device, error=error) if error else msgspec.json.decode(line, type=DeviceRates)
 
 
 def _answer(process: subprocess.Popen[bytes], request: bytes, log: IO[bytes]) -> tuple[bytes, str]:

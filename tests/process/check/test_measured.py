@@ -19,9 +19,19 @@ from msgspec.structs import replace
 
 from scaling.errors import Interrupted
 from scaling.records.network import ALONE, NcclChoice, Network, Place
-from scaling.records.task import AskedAllReduce, DeviceRates, RankAllReduce
+from scaling.records.task import AskedAllReduce, DeviceRates
 from scaling.tools.check import measured, prober
-from scaling.tools.check.facts import LEAD_DECODER, AllReduce, Facts, Prepared, RankFacts, ToLead, ToRank
+from scaling.tools.check.facts import (
+    LEAD_DECODER,
+    AllReduce,
+    Facts,
+    Prepared,
+    RankFacts,
+    Start,
+    Told,
+    ToLead,
+    ToRank,
+)
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
 from scaling.transport.base import Hub, Mailbox
@@ -204,13 +214,14 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(**environ: str) -> RankAllReduce:
+def told(**environ: str) -> Told:
     """Of rank 0 of two on GPUs; the process that is asked has none."""
     places = {name: Place(address="127.0.0.1", interface="lo") for name in FOUR[:1]}
     first, _ = measured.tasks(torches(1, 2).told, "", places, "nccl", 7000)
     one = prober.Processes({**os.environ, **environ})
     try:
-        return one.all_reduce(0, AskedAllReduce(task=first, largest_bytes=1, budget_s=1.0))
+        asked = AskedAllReduce(task=first, largest_bytes=1, budget_s=1.0)
+        return one.answer(Start(number=0, asked=asked), print)
     finally:
         one.end(prober.FOR_GOOD)
 

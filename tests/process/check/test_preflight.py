@@ -13,8 +13,7 @@ import pytest
 
 from scaling.errors import Interrupted
 from scaling.hosts.networks import Entry
-from scaling.tools.check import __main__, gather, lead, ranks
-from scaling.tools.check import prober as check_links
+from scaling.tools.check import __main__, lead, prober
 from scaling.tools.check.facts import LEAD_DECODER, Facts, Findings, Link, Measure, RankFacts, ToLead, ToRank
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.prober import Prober
@@ -32,29 +31,29 @@ class Preflight:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Sequence[RankFacts]) -> None:
         monkeypatch.setattr(lead, "BANDWIDTH_S", (0.01, 0.02))
         monkeypatch.setattr(lead, "LATENCY_S", (0.005, 0.01))
-        monkeypatch.setattr(gather, "WATCH_S", 0.01)
+        monkeypatch.setattr(prober, "WATCH_S", 0.01)
         hub = Hub(len(told))
         self.signals: list[list[int]] = [[] for _ in told]
         self.probers = [
             Prober(hub.rank(number), signals=self.signals[number], bind=lambda *_: None)
             for number in range(hub.size)
         ]
-        for prober, one in zip(self.probers, told, strict=True):
-            prober.say(one)
+        for mine, one in zip(self.probers, told, strict=True):
+            mine.say(one)
         self.said: list[str] = []
         self.lead = Lead(mailbox(hub, self.turn))
         self.lead.say = self.said.append
 
     def turn(self) -> None:
-        for prober in self.probers:
-            prober.turn()
+        for one in self.probers:
+            one.turn()
 
     def run(self, known: dict[str, Entry] | None = None, words: Sequence[str] = ()) -> Facts:
         found = self.lead.found(self.lead.enrolled(), words, known or {})
         measured = self.lead.linked(found, time.monotonic() + 60)
         self.lead.dismiss()
         self.turn()
-        assert all(prober.left for prober in self.probers)
+        assert all(one.left for one in self.probers)
         return measured
 
 
@@ -92,7 +91,7 @@ def test_a_link_that_looks_slow_is_measured_again(monkeypatch: pytest.MonkeyPatc
         return Link(network=order.network, client=order.client, server=order.server, latency_s=1e-5,
                     forth_bits_per_s=speed, back_bits_per_s=9e9)  # fmt: skip
 
-    monkeypatch.setattr(check_links, "probe_link", probe)
+    monkeypatch.setattr(prober, "probe_link", probe)
     links = Preflight(monkeypatch, on_loopback()).run({"ib": Entry(interface="ib0")}).links
     slow = [sorted((link.client, link.server)) for link in links if link.forth_bits_per_s == 1e9]
     assert slow == [["node1", "node3"]]
@@ -146,7 +145,7 @@ def test_a_signal_on_any_rank_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_bug_in_a_thread_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     preflight = Preflight(monkeypatch, on_loopback())
-    monkeypatch.setattr(gather, "watch", lambda _: 1 / 0)
+    monkeypatch.setattr(prober, "watch", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         preflight.run()
 
@@ -162,7 +161,7 @@ def test_a_pair_without_an_answer_is_recorded(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_names_are_resolved_or_not() -> None:
-    found = gather.resolve(["localhost", "no-such-host.invalid"])
+    found = prober.resolve(["localhost", "no-such-host.invalid"])
     assert found == {"localhost": ("127.0.0.1",), "no-such-host.invalid": ()}
 
 
@@ -174,13 +173,13 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytes
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", late)
-    assert gather.resolve(["node1"], within_s=0.01) == {"node1": ()}
+    assert prober.resolve(["node1"], within_s=0.01) == {"node1": ()}
     answered.set()
 
 
 def test_no_rank_goes_on_before_all_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a rank says next is of another kind, which the preflight cannot read."""
-    monkeypatch.setattr(ranks, "LEAVE_S", 60.0)
+    monkeypatch.setattr(lead, "LEAVE_S", 60.0)
     hub, went_on = Hub(3), threading.Event()
     probers = [Prober(hub.rank(number)) for number in range(hub.size)]
 
@@ -194,7 +193,7 @@ def test_no_rank_goes_on_before_all_have_left(monkeypatch: pytest.MonkeyPatch) -
     threads = [threading.Thread(target=serve, args=(number,), daemon=True) for number in (1, 2)]
     for thread in threads:
         thread.start()
-    with ranks.leading(hub.rank(0), probers[0], goes_on=True):
+    with lead.leading(hub.rank(0), probers[0], goes_on=True):
         assert not went_on.is_set()
     for thread in threads:
         thread.join(60)

@@ -49,9 +49,9 @@ def test_a_mistake_under_mpirun_is_one_line(mpi: Mpi) -> None:
 @on_mpi("openmpi5")
 def test_a_bug_under_mpirun_ends_all_ranks(mpi: Mpi) -> None:
     code = (
-        "import sys\nfrom scaling.tools.check import __main__ as check, gather\n"
+        "import sys\nfrom scaling.tools.check import __main__ as check, prober\n"
         "def broken(*_): raise RuntimeError('a planted bug')\n"
-        "gather.watch = broken\nsys.exit(check.main(['--no-device-rates']))\n"
+        "prober.watch = broken\nsys.exit(check.main(['--no-device-rates']))\n"
     )
     done = mpirun(mpi, 2, "-c", code)
     assert done.returncode != 0
@@ -61,8 +61,8 @@ def test_a_bug_under_mpirun_ends_all_ranks(mpi: Mpi) -> None:
 @on_mpi("openmpi4")
 def test_ctrl_c_leaves_nothing(mpi: Mpi, tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom scaling.tools.check import __main__ as check, gather\n"
-        "gather.watch = lambda _: time.sleep(60)\nsys.exit(check.main([]))\n"
+        "import sys, time\nfrom scaling.tools.check import __main__ as check, prober\n"
+        "prober.watch = lambda _: time.sleep(60)\nsys.exit(check.main([]))\n"
     )
     with running(mpi, 2, "-c", code, cwd=tmp_path) as launch:
         eventually(lambda: "check: one node" in launch.said(), launch.said, of=launch.process)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 
 import scaling
 from scaling import frameworks
-from scaling.agent import environment, watch
+from scaling.agent import environment
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted, nccl_files
 from scaling.agent.watch import EVERY_S, EnergyMeter
 from scaling.frameworks import variables
@@ -33,37 +32,32 @@ from tests.support.scripted_records import close
 # What a child's environment holds.
 
 
-def test_a_worker_does_not_see_the_launcher() -> None:
-    base = {
-        "OMPI_COMM_WORLD_RANK": "1",
-        "PMIX_RANK": "1",
-        "PMI_SIZE": "2",
-        "PRTE_X": "",
-        "HYDRA_X": "",
-        "HOME": "/h",
-    }
-    environ = child_environ(base, TASK, {"MASTER_ADDR": "127.0.0.1"})
-    assert environ["HOME"] == "/h"
-    assert environ["MASTER_ADDR"] == "127.0.0.1"
-    assert environ["OMP_NUM_THREADS"] == "3"
-    assert not [key for key in environ if key.startswith(("OMPI_", "PMI", "PRTE_", "HYDRA_"))]
+PACKAGE = str(Path(scaling.__file__).parents[1])
+LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_SIZE", "PRTE_X", "HYDRA_X")
 
 
-def test_the_mark_is_this_process() -> None:
-    assert CHILD_MARK not in os.environ
-
-
-def test_it_finds_this_package_before_what_the_agent_finds() -> None:
-    package = str(Path(scaling.__file__).parents[1])
-    found = child_environ({"PYTHONPATH": f"/a:{package}::/b"}, TASK, {})["PYTHONPATH"]
-    assert found == f"{package}:/a:/b"
-
-
-def test_threads_are_placed_by_the_task_alone() -> None:
-    base = {"OMP_THREAD_LIMIT": "1", "OMP_PROC_BIND": "true", "KMP_AFFINITY": "compact", "OMP_NUM_THREADS": "9"}
-    environ = child_environ(base, TASK, {})
-    assert {name for name in environ if name.startswith(("OMP_", "KMP_"))} == {"OMP_NUM_THREADS"}
-    assert environ["OMP_NUM_THREADS"] == "3"
+@pytest.mark.parametrize(
+    ("base", "asked", "found"),
+    [
+        # A worker does not see the launcher.
+        ({**dict.fromkeys(LAUNCHER, "1"), "HOME": "/h"}, {"MASTER_ADDR": "127.0.0.1"},
+         {**dict.fromkeys(LAUNCHER), "HOME": "/h", "MASTER_ADDR": "127.0.0.1"}),
+        # Its mark is its child's.
+        ({}, {}, {CHILD_MARK: None}),
+        # This package is found before the agent's others.
+        ({"PYTHONPATH": f"/a:{PACKAGE}::/b"}, {}, {"PYTHONPATH": f"{PACKAGE}:/a:/b"}),
+        # Threads are placed by the task alone.
+        ({"OMP_THREAD_LIMIT": "1", "OMP_PROC_BIND": "true", "KMP_AFFINITY": "compact", "OMP_NUM_THREADS": "9"}, {},
+         {"OMP_THREAD_LIMIT": None, "OMP_PROC_BIND": None, "KMP_AFFINITY": None, "OMP_NUM_THREADS": "3"}),
+        # A strategy's variables are not dropped.
+        ({"PORT": "tcp://10.0.0.1:80", "DMLC_LOCAL": "1"}, {"PORT": "5000"}, {"PORT": "5000", "DMLC_LOCAL": None}),
+    ],
+)  # fmt: skip
+def test_the_environment_of_a_child(
+    base: dict[str, str], asked: dict[str, str], found: dict[str, str | None]
+) -> None:
+    environ = child_environ(base, TASK, asked)
+    assert {name: environ.get(name) for name in found} == found
 
 
 @pytest.mark.parametrize(
@@ -94,12 +88,6 @@ def test_a_variable_of_the_user_stands_or_is_named(name: str, value: str, kept: 
     assert name in variables.recorded({name: value}) or kept is None
 
 
-def test_what_a_strategy_asks_is_not_dropped() -> None:
-    environ = child_environ({"PORT": "tcp://10.0.0.1:80", "DMLC_LOCAL": "1"}, TASK, {"PORT": "5000"})
-    assert environ["PORT"] == "5000"
-    assert "DMLC_LOCAL" not in environ
-
-
 # ---------------------------------------------------------------- proxies
 
 NO_PROXY = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
@@ -111,22 +99,26 @@ ON_TWO = replace(
 )
 
 
-@pytest.mark.parametrize("proxy", ["http_proxy", "https_proxy", "grpc_proxy", "HTTPS_PROXY"])
+OWN_ADDRESSES = "10.0.0.2,10.0.0.1,10.0.0.9"
+
+
+@pytest.mark.parametrize(
+    ("base", "found"),
+    [
+        *(({proxy: "http://proxy:3128"}, [OWN_ADDRESSES] * 3)
+          for proxy in ("http_proxy", "https_proxy", "grpc_proxy", "HTTPS_PROXY")),
+        # Hosts that the user reaches without a proxy.
+        ({"http_proxy": "p", "NO_PROXY": "a,b", "no_grpc_proxy": "c"},
+         [f"c,{OWN_ADDRESSES}", f"a,b,{OWN_ADDRESSES}", f"a,b,{OWN_ADDRESSES}"]),
+        ({}, [None] * 3),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("role", ["worker", "server-0"])
-def test_no_proxy_is_asked_for_the_processes_of_a_point(proxy: str, role: str) -> None:
-    environ = child_environ({proxy: "http://proxy:3128"}, replace(ON_TWO, role=role), {})
-    assert [environ[name] for name in NO_PROXY] == ["10.0.0.2,10.0.0.1,10.0.0.9"] * 3
-
-
-def test_hosts_that_the_user_reaches_without_a_proxy_stay_so() -> None:
-    base = {"http_proxy": "p", "NO_PROXY": "a,b", "no_grpc_proxy": "c"}
-    environ = child_environ(base, ON_TWO, {})
-    own = "10.0.0.2,10.0.0.1,10.0.0.9"
-    assert [environ[name] for name in NO_PROXY] == [f"c,{own}", f"a,b,{own}", f"a,b,{own}"]
-
-
-def test_without_a_proxy_nothing_is_said_of_any() -> None:
-    assert not [name for name in child_environ({}, ON_TWO, {}) if name in NO_PROXY]
+def test_no_proxy_is_asked_for_the_processes_of_a_point(
+    base: dict[str, str], found: list[str | None], role: str
+) -> None:
+    environ = child_environ(base, replace(ON_TWO, role=role), {})
+    assert [environ.get(name) for name in NO_PROXY] == found
 
 
 # ---------------------------------------------------------------- the heap
@@ -141,10 +133,27 @@ def on(device: Device) -> Point:
     return changed(TASK.point, device=device)
 
 
-def test_a_cpu_worker_keeps_its_heap() -> None:
-    assert heap({}) == KEPT_HEAP
-    assert heap({}, role="server-0") == KEPT_HEAP
-    assert heap({}, point=on("emulated")) == KEPT_HEAP
+USERS = {"MALLOC_TRIM_THRESHOLD_": "7", "MALLOC_ARENA_MAX": "1"}
+
+
+@pytest.mark.parametrize(
+    ("base", "task", "found"),
+    [
+        ({}, {}, KEPT_HEAP),
+        ({}, {"role": "server-0"}, KEPT_HEAP),
+        ({}, {"point": on("emulated")}, KEPT_HEAP),
+        ({}, {"malloc": "system"}, {}),
+        ({}, {"point": on("cuda")}, {}),
+        (USERS, {}, {**KEPT_HEAP, **USERS}),
+        (USERS, {"malloc": "system"}, USERS),
+        ({"LD_PRELOAD": "/usr/lib/libfoo.so"}, {}, KEPT_HEAP),
+        ({"LD_PRELOAD": "/nowhere/libjemalloc.so.2"}, {}, KEPT_HEAP),
+    ],
+)
+def test_a_cpu_process_keeps_its_heap_unless_the_user_sets_it(
+    base: dict[str, str], task: dict[str, Any], found: dict[str, str]
+) -> None:
+    assert heap(base, **task) == found
 
 
 def test_the_threshold_is_one_that_glibc_takes() -> None:
@@ -161,26 +170,10 @@ def test_all_frameworks_and_kinds_are_alike(strategy: str, kind: Kind) -> None:
         assert heap({}, point=changed(TASK.point, strategy=name, kind=kind)) == KEPT_HEAP
 
 
-@pytest.mark.parametrize("task", [{"malloc": "system"}, {"point": on("cuda")}], ids=["asked", "cuda"])
-def test_where_it_would_not_help_nothing_is_set(task: dict[str, Any]) -> None:
-    assert heap({}, **task) == {}
-
-
 @pytest.mark.parametrize("role", ["worker", "server-0"])
 def test_another_allocator_is_told_nothing(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(info, "allocator_in_use", lambda: "jemalloc")
     assert heap({}, role=role) == {}
-
-
-def test_what_the_user_has_set_wins() -> None:
-    own = {"MALLOC_TRIM_THRESHOLD_": "7", "MALLOC_ARENA_MAX": "1"}
-    assert heap(own) == {**KEPT_HEAP, **own}
-    assert heap(own, malloc="system") == own
-
-
-@pytest.mark.parametrize("library", ["/usr/lib/libfoo.so", "/nowhere/libjemalloc.so.2"])
-def test_what_ld_preload_only_names_changes_nothing(library: str) -> None:
-    assert heap({"LD_PRELOAD": library}) == KEPT_HEAP
 
 
 # ---------------------------------------------------------------- NCCL's log
@@ -188,37 +181,35 @@ def test_what_ld_preload_only_names_changes_nothing(library: str) -> None:
 ASKED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/logs/a.nccl.%p", "NCCL_NET": "IB"}
 
 
-def test_a_log_of_nccls_that_the_user_has_set_is_his_as_a_whole() -> None:
-    for own in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
-        assert granted({own: "x"}, ASKED, "ib0") == {"NCCL_NET": "IB"}, own
-
-
-def test_what_else_a_strategy_asks_for_a_named_network_wins() -> None:
-    assert granted({"NCCL_NET": "Socket"}, ASKED, "ib0") == ASKED
-
-
 SOCKETS = {"NCCL_SOCKET_IFNAME": "=eth0", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "MASTER_ADDR": "10.0.0.1"}
+WITHOUT_CHOICE = {"NCCL_SOCKET_IFNAME": "=eth0", "MASTER_ADDR": "10.0.0.1"}
 
 
 @pytest.mark.parametrize(
-    "own",
+    ("own", "asked", "word", "found"),
     [
-        {"NCCL_NET": "FasTrak"},
-        {"NCCL_NET_PLUGIN": "/usr/local/tcpx/lib64/libnccl-net.so"},
-        {"NCCL_TUNER_CONFIG_PATH": "/usr/local/fastrak/a.textproto"},
-        {"NCCL_IB_HCA": "mlx5_0"},
-        {"NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"},
+        # A log that the user has set is the user's as a whole.
+        *(({name: "x"}, ASKED, "ib0", {"NCCL_NET": "IB"})
+          for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")),
+        # A strategy's variables for a named network win.
+        ({"NCCL_NET": "Socket"}, ASKED, "ib0", ASKED),
+        # Without one nothing is overridden by which the user chooses.
+        *((own, SOCKETS, word, found)
+          for word, found in (("auto", WITHOUT_CHOICE), ("eth0", SOCKETS))
+          for own in (
+              {"NCCL_NET": "FasTrak"}, {"NCCL_NET_PLUGIN": "/usr/local/tcpx/lib64/libnccl-net.so"},
+              {"NCCL_TUNER_CONFIG_PATH": "/usr/local/fastrak/a.textproto"}, {"NCCL_IB_HCA": "mlx5_0"},
+              {"NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"},
+          )),
+        # The user's interface is recorded as the worker's.
+        ({"NCCL_SOCKET_IFNAME": "ens3", "NCCL_ALGO": "Ring"}, SOCKETS, "auto",
+         {**SOCKETS, "NCCL_SOCKET_IFNAME": "ens3"}),
     ],
-)
-def test_without_a_named_network_nothing_that_the_user_tells_nccl_is_overridden(own: dict[str, str]) -> None:
-    found = granted(own, SOCKETS, "auto")
-    assert found == {"NCCL_SOCKET_IFNAME": "=eth0", "MASTER_ADDR": "10.0.0.1"}
-    assert granted(own, SOCKETS, "eth0") == SOCKETS
-
-
-def test_the_users_interface_of_nccl_is_recorded_as_the_workers() -> None:
-    found = granted({"NCCL_SOCKET_IFNAME": "ens3", "NCCL_ALGO": "Ring"}, SOCKETS, "auto")
-    assert found == {**SOCKETS, "NCCL_SOCKET_IFNAME": "ens3"}
+)  # fmt: skip
+def test_which_variables_of_nccl_a_strategy_sets(
+    own: dict[str, str], asked: dict[str, str], word: str, found: dict[str, str]
+) -> None:
+    assert granted(own, asked, word) == found
 
 
 def test_files_of_nccls_are_the_users_too(tmp_path: Path) -> None:
@@ -273,9 +264,6 @@ def test_it_is_the_agents_own_unless_there_is_another(prefix: Path) -> None:
     assert environment.python_of("torch", {}) == other
     assert environment.python_of("torch", {"SCALING_PYTHON_TORCH": "/mine"}) == "/mine"
     assert environment.python_of("torch", {"SCALING_PYTHON_TORCH": ""}) == other
-
-
-def test_a_strategy_of_no_framework_runs_in_the_agents_own(prefix: Path) -> None:
     beside(prefix, "")
     assert environment.python_of("", {}) == sys.executable
 
@@ -316,10 +304,6 @@ def test_what_torch_compile_lacks_is_asked_where_torch_runs() -> None:
     )
     assert environment.with_interpreters(one, [TENSORFLOW, torch]).compile_lacks == "C compiler"
     assert environment.with_interpreters(one, [TENSORFLOW]).compile_lacks == "Python.h"
-
-
-def test_a_host_without_other_interpreters_stays_as_it_is() -> None:
-    one = host("node1", versions=OWN)
     assert environment.with_interpreters(one, []) == one
 
 
@@ -353,7 +337,6 @@ def tree(tmp_path: Path) -> Powercap:
 
 def test_packages_and_dram_are_added_and_nothing_else(tree: Powercap, clock: Clock) -> None:
     """A core is inside of its package, psys around all, and a package that is mapped twice is one."""
-    assert [counter.path.parent.name for counter in watch.energy_counters(tree.root)] == sorted(COUNTED)
     meter = EnergyMeter(tree.root, clock)
     meter.start()
     for folder in DOMAINS:
@@ -406,25 +389,21 @@ def test_a_counter_that_vanishes_takes_the_rest_with_it(tree: Powercap, clock: C
     meter.start()
     clock.now_s += 1
     meter.pause()
-    (tree.root / "intel-rapl:0" / "energy_uj").write_text("busy\n")
+    path = tree.forbid("intel-rapl:0")
     meter.start()
     meter.pause()
-    found = meter.total()
-    assert found is not None and found.joules is None and found.unreadable.endswith("energy_uj: no number: 'busy'")
+    assert meter.total() == MachineEnergy(unreadable=f"{path}: Is a directory")
 
 
-def test_without_counters_there_is_nothing(tmp_path: Path, clock: Clock) -> None:
-    for root in (tmp_path, tmp_path / "nowhere"):
+def test_without_counters_or_a_stretch_there_is_nothing(tmp_path: Path, clock: Clock) -> None:
+    for root in (tmp_path, tmp_path / "nowhere", None):
         meter = EnergyMeter(root, clock)
         meter.start()
         clock.now_s += 1
         meter.sample()
         meter.pause()
         assert meter.total() is None
-
-
-def test_before_any_stretch_there_is_nothing(tree: Powercap, clock: Clock) -> None:
-    meter = EnergyMeter(tree.root, clock)
+    meter = EnergyMeter(Powercap(tmp_path / "powercap").root, clock)
     meter.pause()
     meter.sample()
     assert meter.total() is None

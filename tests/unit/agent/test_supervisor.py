@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import agent as module
-from scaling.agent.agent import Agent
-from scaling.agent.supervisor import Supervisor
+from scaling.agent.agent import Agent, Supervisor
 from scaling.quiet import agent
 from scaling.quiet.canary import Canary
 from scaling.records.events import Announce, Exit, Failed, Inspected, Rested, Result, Window
@@ -28,6 +27,15 @@ Call = tuple[Any, ...]
 IS_READY: Call = ("heard", READY, 5.0)
 BEGUN: list[Call] = [IS_READY, ("tell", ONE, 10.0), ("heard", window(0), 11.0)]
 TWO, LOOK = Run(windows=2, steps=1, measured=False), Inspect(windows=2, steps=1, traced_steps=5)
+RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)
+FINISHED: list[Call] = [IS_READY, ("tell", Finish(), 12.0), ("heard", RESULT, 20.0)]
+CANCELLED = Failed(cause="cancelled", message="because")
+# Nine turns of 100 s each, with an hour between them.
+TURNS: list[Call] = [
+    call
+    for now_s in range(105, 33_405, 3700)
+    for call in (("pause", now_s), ("tell", ONE, now_s + 3600), ("heard", window(0), now_s + 3600))
+]
 # What happens to a child until it is still fine, what follows, and why it is ended then, if it is.
 CLOCKS: dict[str, tuple[list[Call], list[Call], str]] = {
     "not ready in time": ([("attend", 100.0)], [("attend", 100.1)], "startup"),
@@ -64,13 +72,22 @@ CLOCKS: dict[str, tuple[list[Call], list[Call], str]] = {
     "stopped before it is ready, it has its whole start left": (
         [("pause", 50.0), ("resume", 1000.0), ("attend", 1049.0)], [("attend", 1051.0)], "startup",
     ),
+    "its deadline counts its own time alone": (
+        [IS_READY, *TURNS, ("attend", 33_305.0 + 94)], [("attend", 33_305.0 + 96)], "timeout",
+    ),
+    "a helper is ready once it announced itself": (
+        [("heard", Announce(values={"SERVER": "a:1"}), 50.0), ("attend", 999.0)], [("attend", 1001.0)], "timeout",
+    ),
+    "one that does not leave its exchange": (
+        [*FINISHED, ("attend", 29.9)], [("attend", 30.1), ("attend", 30.2)], "hang",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("story", CLOCKS)
 def test_how_long_a_child_may_take(story: str) -> None:
     fine, more, why = CLOCKS[story]
-    one, child = supervisor()
+    one, child = supervisor("server" if "helper" in story else "worker")
     for name, *arguments in fine:
         getattr(one, name)(*arguments)
     assert child.stacks == []
@@ -79,127 +96,42 @@ def test_how_long_a_child_may_take(story: str) -> None:
     if why:
         assert child.stacks == [True]
         assert cause(one) == why
+        assert one.ended().exit.is_late is ("leave" in story)
 
 
-def test_a_helper_is_ready_once_it_announced_itself() -> None:
-    one, child = supervisor("server")
-    one.heard(Announce(values={"SERVER": "a:1"}), 50.0)
-    one.attend(999.0)
-    assert child.stacks == []
-    one.attend(1001.0)
-    assert cause(one) == "timeout"
-    silent, _ = supervisor("server")
-    silent.attend(100.1)
-    assert cause(silent) == "startup"
-
-
-def test_the_first_reason_stays_and_brings_the_log() -> None:
+@pytest.mark.parametrize(
+    ("calls", "did", "stacks", "why"),
+    [
+        # It is ended once.
+        ([("end", 1.0, CANCELLED), ("end", 2.0, CANCELLED)], [], [False], "cancelled"),
+        # One that is cancelled after its result is cancelled.
+        ([*FINISHED, ("end", 21.0, CANCELLED), ("attend", 500.0)], ["tell"], [False], "cancelled"),
+        # It is stopped once, and goes on once before it hears.
+        ([IS_READY, ("resume", 6.0), ("tell", ONE, 7.0), ("pause", 8.0), ("pause", 9.0), ("tell", ONE, 10.0),
+          ("tell", ONE, 11.0)], ["tell", "pause", "resume", "tell", "tell"], [], ""),
+        # A helper goes on when its workers are told something; then 902 s are its own.
+        ([("heard", Announce(values={}), 1.0), ("pause", 2.0), ("overhear", ONE, 1000.0), ("attend", 1900.0)],
+         ["pause", "resume"], [], ""),
+        # A stopped child can be ended.
+        ([IS_READY, ("pause", 10.0), ("end", 20.0, CANCELLED)], ["pause"], [False], "cancelled"),
+        # One that is being ended is not stopped: it would hear of the TERM only when it is killed.
+        ([IS_READY, ("end", 20.0, CANCELLED), ("pause", 20.1)], [], [False], "cancelled"),
+    ],
+)  # fmt: skip
+def test_what_a_child_is_told(calls: list[Call], did: list[str], stacks: list[bool], why: str) -> None:
     one, child = supervisor()
-    one.end(1.0, Failed(cause="cancelled", message="because"))
-    one.end(2.0, Failed(cause="interrupted", message="later"))
-    assert len(child.stacks) == 1
+    for name, *arguments in calls:
+        getattr(one, name)(*arguments)
+    assert (child.did, child.stacks) == (did, stacks)
     seen = one.ended().exit
-    assert (seen.reason, seen.log_tail) == (Failed(cause="cancelled", message="because"), "tail")
+    assert (seen.reason.cause if seen.reason else "", seen.is_late, seen.log_tail) == (why, False, "tail")
 
 
 def test_a_dead_child_is_ended_for_no_reason() -> None:
     one, child = supervisor()
     child.dead, child.seen = True, Exit(code=-signal.SIGKILL)
-    one.end(1.0, Failed(cause="cancelled", message="because"))
+    one.end(1.0, CANCELLED)
     assert one.ended().exit == child.seen
-
-
-# ---------------------------------------------------------------- once the result is out
-
-RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)
-
-
-def finishing() -> tuple[Supervisor, Silent]:
-    """One whose result came at 20 s."""
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.tell(Finish(), 12.0)
-    one.heard(RESULT, 20.0)
-    return one, child
-
-
-def test_one_that_does_not_leave_its_exchange_is_ended_as_late() -> None:
-    one, child = finishing()
-    one.attend(29.9)
-    assert child.stacks == []
-    for now_s in (30.1, 30.2):  # until it is dead
-        one.attend(now_s)
-    assert child.stacks == [True]
-    seen = one.ended().exit
-    assert (seen.is_late, seen.reason) == (True, Failed(cause="hang", message="did not leave its exchange"))
-
-
-def test_one_that_is_cancelled_after_its_result_is_cancelled() -> None:
-    one, _ = finishing()
-    one.end(21.0, Failed(cause="cancelled", message="because"))
-    one.attend(500.0)
-    seen = one.ended().exit
-    assert seen.reason is not None
-    assert (seen.is_late, seen.reason.cause) == (False, "cancelled")
-
-
-# A child that is stopped and goes on: whose clocks stand still, and what it is told when.
-
-
-def test_its_deadline_counts_its_own_time_alone() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    now_s = 5.0
-    for _ in range(9):  # of 100 s each, with an hour between them
-        now_s += 100.0
-        one.pause(now_s)
-        now_s += 3600.0
-        one.tell(ONE, now_s)
-        one.heard(window(0), now_s)
-    one.attend(now_s + 94.0)  # 999 s of its own
-    assert child.stacks == []
-    one.attend(now_s + 96.0)
-    assert cause(one) == "timeout"
-
-
-def test_it_is_stopped_once_and_goes_on_once_before_it_hears() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.resume(6.0)
-    one.tell(ONE, 7.0)
-    for now_s in (8.0, 9.0):
-        one.pause(now_s)
-    for now_s in (10.0, 11.0):
-        one.tell(ONE, now_s)
-    assert child.did == ["tell", "pause", "resume", "tell", "tell"]
-
-
-def test_a_helper_goes_on_when_its_workers_are_told_something() -> None:
-    one, child = supervisor("server-0")
-    one.heard(Announce(values={}), 1.0)
-    one.pause(2.0)
-    one.overhear(ONE, 1000.0)
-    assert child.did == ["pause", "resume"]
-    one.attend(1900.0)
-    assert child.stacks == []  # 902 s of its own
-
-
-def test_a_stopped_child_can_be_ended_and_is_not_stopped_any_more() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.pause(10.0)
-    one.end(20.0, Failed(cause="cancelled", message="because"))
-    assert child.stacks == [False]
-    assert cause(one) == "cancelled"
-
-
-def test_one_that_is_being_ended_is_not_stopped() -> None:
-    """It would hear of the TERM only when it is killed."""
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.end(20.0, Failed(cause="interrupted", message="ended by a signal"))
-    one.pause(20.1)
-    assert child.did == []
 
 
 def tell(one: Supervisor, run: Run, now_s: float) -> None:

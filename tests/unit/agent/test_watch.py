@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import watch as watch_module
-from scaling.agent.supervisor import KEPT_BYTES, LIMIT_BYTES, LogBound, Supervisor
+from scaling.agent.agent import KEPT_BYTES, LIMIT_BYTES, LogBound, Supervisor
 from scaling.agent.watch import STRETCHES, IdleTraffic, Watch
 from scaling.frameworks.base import Helper, Traits
 from scaling.hosts import connections, interfaces, proc
@@ -54,6 +54,8 @@ class Meter:
         self._begun_s: float | None = None
         self._steps, self._used_s = 0, 0.0
 
+    masks, affinity_cpus, percent, machine_percent = frozenset[tuple[int, ...]](), None, None, None
+
     def start(self) -> None:
         self._begun_s = self._world.cpu_s
 
@@ -68,8 +70,8 @@ class Meter:
         return CpuTime(steps=self._steps, wall_s=1.0, kernel_s=self._used_s, minor_faults=0, major_faults=0)
 
 
-class Probe:
-    interval_s = 1.0
+class Gpu:
+    energy_is_integral, energy_j, max_sm_clock_mhz, samples = False, None, None, ()
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -77,21 +79,17 @@ class Probe:
     def start(self) -> None:
         self._world.calls.append("start")
 
-    def sample(self) -> None:
+    def read(self) -> None:
         self._world.calls.append("sample")
 
     def pause(self) -> None:
         self._world.calls.append("pause")
 
-    def stop(self) -> Telemetry:
-        self._world.calls.append("stop")
-        return Telemetry(load_1m=1.0)
-
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World()
-    monkeypatch.setattr(watch_module, "DeviceProbe", lambda *_, **__: Probe(world))
+    monkeypatch.setattr(watch_module.GpuMeter, "open", lambda *_: Gpu(world))
     monkeypatch.setattr(watch_module, "CpuMeter", lambda *_: Meter(world))
     monkeypatch.setattr(interfaces, "read", lambda: world.sent_bytes)
     monkeypatch.setattr(interfaces, "since", _carried)
@@ -111,8 +109,9 @@ def _flows(before: dict[str, int], now: dict[str, int]) -> tuple[Flow, ...]:
     )
 
 
-def watch(**fields: Any) -> Watch:
-    return Watch(replace(TASK, counts_traffic=True, **fields), os.getpid(), computes=True)
+def watch() -> Watch:
+    point = changed(POINT, device="cuda")
+    return Watch(replace(TASK, counts_traffic=True, point=point, device_indices=(0,)), os.getpid(), computes=True)
 
 
 def is_measuring(one: Watch) -> bool:
@@ -137,7 +136,6 @@ def test_stretches_add_up_and_what_lies_between_them_does_not_count(world: World
     assert telemetry.cpu is not None
     # Each stretch has one step more than its windows: the one that is not counted.
     assert (telemetry.cpu.kernel_s, telemetry.cpu.steps) == (3.0, 3 * 7)
-    assert telemetry.load_1m == 1.0
 
 
 def test_a_connection_that_is_gone_counts_in_its_own_stretch_alone(world: World) -> None:
@@ -165,7 +163,7 @@ def test_done_and_settle_are_once_per_stretch(world: World) -> None:
     for again in (one.done, one.settle, one.settle, one.done):
         world.sent_bytes += 10
         again()
-    assert [call for call in world.calls if call != "stop"] == ["start", "pause"]
+    assert world.calls == ["start", "pause"]
     assert one.close().traffic[0].sent_bytes == 20  # until it was settled
 
 
@@ -248,34 +246,31 @@ def _busiest(before: int, now: int) -> tuple[Foreign, ...]:
     return Foreign(name="other", run_s=1.0, over_s=3.0), Foreign(name="burner", run_s=3.0, over_s=3.0)
 
 
-@pytest.mark.parametrize("changes", [{}, {"kind": "solo", "world_size": 1}], ids=["each", "solo"])
+@pytest.mark.parametrize(
+    ("changes", "is_alone"),
+    [
+        ({}, True),
+        ({"kind": "solo", "world_size": 1}, True),
+        # Where something of the run may be on its CPUs nobody is suspicious.
+        *(
+            (changes, False)
+            for changes in (
+                {"kind": "exchange"}, {"kind": "together"}, {"device": "cuda"}, {"feed": "native"}, {"role": "s"},
+            )
+        ),
+    ],
+)  # fmt: skip
 def test_others_on_its_cpus_while_it_runs_alone_are_suspicious_until_they_are_gone(
-    world: World, changes: dict[str, Any]
+    world: World, changes: dict[str, Any], is_alone: bool
 ) -> None:
     suspicion = Suspicion()
     one = alone(suspicion, **changes)
-    for world.others, suspicious in ((0.1, False), (0.5, True), (0.5, True), (0.1, False)):
+    for world.others, suspicious in ((0.1, False), (0.9, True), (0.5, True), (0.1, False)):
         one.begin(STEPS, 0.0)
         one.done()
-        assert suspicion.is_raised(None, again=False) is suspicious
-        one.done()
+        assert suspicion.is_raised(None, again=False) is (suspicious and is_alone)
         one.settle()
-        assert suspicion.is_raised(None, again=False) is suspicious
-
-
-@pytest.mark.parametrize(
-    "changes", [{"kind": "exchange"}, {"kind": "together"}, {"device": "cuda"}, {"feed": "native"}, {"role": "s"}],
-    ids=["exchange", "together", "GPU", "own feed", "helper"],
-)  # fmt: skip
-def test_where_something_of_the_run_may_be_on_its_cpus_nobody_is_suspicious(
-    world: World, changes: dict[str, Any]
-) -> None:
-    suspicion = Suspicion()
-    one = alone(suspicion, **changes)
-    world.others = 0.9
-    one.begin(STEPS, 0.0)
-    one.settle()
-    assert not suspicion.is_raised(None, again=False)
+        assert suspicion.is_raised(None, again=False) is (suspicious and is_alone)
 
 
 def alone(suspicion: Suspicion, role: str = "worker", kind: str = "each", **changes: Any) -> Watch:
@@ -353,18 +348,21 @@ def test_a_worker_that_drives_a_node_is_watched_on_all_its_gpus(gpus: list[FakeG
     assert [sample.device_index for sample in telemetry.samples] == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_part_of_the_energy_does_not_pass_for_the_whole(gpus: list[FakeGpu]) -> None:
-    gpus[1].lacks = frozenset({"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"})
+@pytest.mark.parametrize(
+    ("lacks", "visible", "indices"),
+    [
+        ({"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}, "0,1,2", {0, 1, 2}),
+        (set(), "0,1", {0, 1}),
+    ],
+)
+def test_a_part_of_the_energy_does_not_pass_for_the_whole(
+    gpus: list[FakeGpu], monkeypatch: pytest.MonkeyPatch, lacks: set[str], visible: str, indices: set[int]
+) -> None:
+    gpus[1].lacks = frozenset(lacks)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     (task,) = worker_tasks(tasks(), Traits(drives="node"))
     telemetry = watched(task, gpus)
-    assert (read(telemetry), telemetry.energy_j) == ({0, 1, 2}, None)
-
-
-def test_nor_where_a_gpu_cannot_be_reached(gpus: list[FakeGpu], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    (task,) = worker_tasks(tasks(), Traits(drives="node"))
-    telemetry = watched(task, gpus)
-    assert (read(telemetry), telemetry.energy_j) == ({0, 1}, None)
+    assert (read(telemetry), telemetry.energy_j) == (indices, None)
 
 
 def test_helpers_that_compute_are_watched_on_their_gpus_and_their_coordinator_is_not(gpus: list[FakeGpu]) -> None:
@@ -418,55 +416,49 @@ def heard(counters: dict[str, Counter], stretches: Sequence[tuple[int, int]], na
     return idle
 
 
-def sent_bytes(idle: IdleTraffic, seconds: float) -> float:
-    (one,) = idle.over(seconds)
-    return one.sent_bytes
+USUAL, BURST, RESET = (20, 80), (20, 80 + 5_500_000), (-(10**9), -(10**9))
 
 
-def test_it_is_heard_once_and_scaled_to_any_time(counters: dict[str, Counter]) -> None:
-    idle = heard(counters, [(20, 80)] * STRETCHES)
+@pytest.mark.parametrize(
+    "stretches",
+    [
+        [USUAL] * STRETCHES,
+        # A burst, wherever it falls, also over the edge of two stretches: its 11 MB would be scaled to hundreds.
+        *([*[USUAL] * first, BURST, BURST, *[USUAL] * (STRETCHES - first - 2)] for first in range(STRETCHES - 1)),
+        # A counter that begins anew costs one stretch.
+        [USUAL, RESET, USUAL, USUAL, USUAL],
+    ],
+)
+def test_the_median_stretch_is_scaled_to_any_time(
+    counters: dict[str, Counter], stretches: list[tuple[int, int]]
+) -> None:
+    counters["eth0"] = Counter(10**9, 10**9)
+    idle = heard(counters, stretches)
     assert not idle.is_due(11.0)
-    (found,) = idle.over(2.0)
-    assert (found.received_bytes, found.sent_bytes) == pytest.approx((400, 1600), abs=2)
-
-
-def test_before_its_time_nothing_is_heard(counters: dict[str, Counter]) -> None:
-    idle = IdleTraffic()
-    idle.listen(LISTENED_S, now_s=10.0)
-    counters["eth0"] = Counter(1100, 2400)
-    assert not idle.is_due(10.0 + LOOK_S / 2)
-    assert idle.over(2.0) == ()
-
-
-@pytest.mark.parametrize("first", range(STRETCHES - 1))
-def test_a_burst_is_not_taken_for_what_is_carried_all_the_time(counters: dict[str, Counter], first: int) -> None:
-    """Wherever it falls, also over the edge of two stretches: 11 MB of it would be scaled to hundreds."""
-    stretches = [(20, 80)] * STRETCHES
-    stretches[first : first + 2] = [(20, 80 + 5_500_000)] * 2
-    assert sent_bytes(heard(counters, stretches), 30.0) == pytest.approx(30.0 * 800, rel=0.01)
+    for seconds in (2.0, 30.0):
+        (found,) = idle.over(seconds)
+        assert (found.received_bytes, found.sent_bytes) == pytest.approx((200 * seconds, 800 * seconds), rel=0.01)
 
 
 def test_a_stretch_that_lasted_longer_counts_by_its_own_time(counters: dict[str, Counter]) -> None:
     """An agent that was kept from looking takes what came meanwhile for no more per second."""
     idle, now_s = IdleTraffic(), 10.0
     idle.listen(LISTENED_S, now_s)
+    assert not idle.is_due(now_s + LOOK_S / 2)
+    assert idle.over(2.0) == ()
     for number in range(1, STRETCHES + 1):
         now_s += number * LOOK_S
         counters["eth0"] = Counter(1000, 2000 + round(1e6 * (now_s - 10.0)))
         assert idle.is_due(now_s) is (number == STRETCHES)
-    assert sent_bytes(idle, 3.0) == pytest.approx(3e6, rel=1e-3)
-
-
-def test_a_counter_that_begins_anew_costs_one_stretch(counters: dict[str, Counter]) -> None:
-    counters["eth0"] = Counter(10**9, 10**9)
-    idle = heard(counters, [(20, 80), (-(10**9), -(10**9)), (20, 80), (20, 80), (20, 80)])
-    assert sent_bytes(idle, 2.0) == pytest.approx(1600, abs=2)
+    (found,) = idle.over(3.0)
+    assert found.sent_bytes == pytest.approx(3e6, rel=1e-3)
 
 
 def test_who_listens_again_forgets_what_was_heard_before(counters: dict[str, Counter]) -> None:
-    idle = heard(counters, [(20, 80)] * STRETCHES)
+    idle = heard(counters, [USUAL] * STRETCHES)
+    before = idle.over(2.0)
     idle.listen(LISTENED_S, now_s=20.0)
-    assert sent_bytes(idle, 2.0) == pytest.approx(1600, abs=2)
+    assert idle.over(2.0) == before
     for number in range(1, STRETCHES + 1):
         assert idle.is_due(20.0 + number * LOOK_S) is (number == STRETCHES)
     assert idle.over(2.0) == (Traffic(name="eth0", received_bytes=0, sent_bytes=0),)
@@ -501,22 +493,17 @@ def test_a_flooded_log_keeps_its_beginning_and_what_comes_next(tmp_path: Path) -
     assert bound.dropped_bytes == LIMIT_BYTES + 1 - KEPT_BYTES
 
 
-def test_others_are_let_be(tmp_path: Path) -> None:
+def test_others_are_let_be_and_it_is_looked_at_once_a_second(tmp_path: Path) -> None:
     for path in (flooded(tmp_path / "log", LIMIT_BYTES), tmp_path / "none", Path("/dev/null")):
         bound = LogBound(str(path))
-        bound.look(0.0)
+        bound.look(10.0)
         assert bound.dropped_bytes == 0
     assert (tmp_path / "log").stat().st_size == LIMIT_BYTES
-
-
-def test_it_is_looked_at_once_a_second(tmp_path: Path) -> None:
-    bound = LogBound(str(tmp_path / "log"))
-    bound.look(10.0)
-    flooded(tmp_path / "log")
-    bound.look(10.9)
-    assert bound.dropped_bytes == 0
-    bound.look(11.0)
-    assert bound.dropped_bytes > 0
+    bound = LogBound(str(flooded(tmp_path / "log", LIMIT_BYTES)))
+    for now_s, is_cut in ((10.0, False), (10.9, False), (11.0, True)):
+        bound.look(now_s)
+        assert bool(bound.dropped_bytes) is is_cut
+        flooded(tmp_path / "log")
 
 
 def test_the_agent_tells_how_much_was_dropped(tmp_path: Path) -> None:

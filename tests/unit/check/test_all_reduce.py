@@ -13,7 +13,7 @@ from scaling.records import task as records
 from scaling.records.network import ALONE, NcclChoice
 from scaling.records.task import AskedAllReduce, RankAllReduce
 from scaling.tools.check import measured
-from scaling.tools.check.facts import AllReduce
+from scaling.tools.check.facts import AllReduce, Start
 from scaling.tools.check.prober import FOR_GOOD, Processes
 from tests.support.check_facts import FOUR, TORCH, facts, gpu, ranks, timed
 
@@ -152,9 +152,9 @@ def test_a_process_that_is_over_is_not_started() -> None:
     asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
     exchanger = Processes()
     exchanger.end(3)
-    assert exchanger.all_reduce(3, asked).error == "cancelled before it started"
+    assert exchanger.answer(Start(number=3, asked=asked), print).error == "cancelled before it started"
     exchanger.end(FOR_GOOD)
-    assert exchanger.all_reduce(4, asked).error == "cancelled before it started"
+    assert exchanger.answer(Start(number=4, asked=asked), print).error == "cancelled before it started"
 
 
 @pytest.mark.parametrize(

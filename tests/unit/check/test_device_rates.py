@@ -17,7 +17,7 @@ from scaling.errors import Interrupted
 from scaling.records.host import GpuHost
 from scaling.records.messages import Signalled
 from scaling.records.point import Device
-from scaling.records.task import DeviceRates
+from scaling.records.task import AskedDeviceRates, DeviceRates
 from scaling.tools.check import measured, prober
 from scaling.tools.check.facts import (
     LEAD_DECODER,
@@ -25,8 +25,8 @@ from scaling.tools.check.facts import (
     Facts,
     Go,
     RankFacts,
-    Rate,
-    Rated,
+    Start,
+    Told,
     ToLead,
     ToRank,
 )
@@ -58,20 +58,37 @@ def slow(rates: Sequence[DeviceRates]) -> list[tuple[int, str, float]]:
 # ---------------------------------------------------------------- outliers
 
 
-def test_sound_devices_have_no_outlier() -> None:
-    assert outliers([]) == outliers([on_gpu(0)]) == []
-    assert outliers([on_gpu(number, of_sound=1 - number / 200) for number in range(8)]) == []
+MANY = [on_gpu(number, samples_per_s=1000.0) for number in range(199)]
+MIXED = [on_gpu(0), on_gpu(1), on_gpu(2, name=A100, of_sound=0.3), on_gpu(3, name=A100, of_sound=0.24)]
 
 
-def test_the_worst_is_first_and_every_slow_rate_is_told() -> None:
-    rates = [on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.8, samples_per_s=1375.0), on_gpu(3, of_sound=0.7)]
-    assert slow(rates) == [(2, "training step", 0.5), (3, "matrix product", 0.3), (2, "matrix product", 0.2)]
-
-
-def test_five_per_cent_is_slow_among_many_alike_and_less_is_not() -> None:
-    rates = [on_gpu(number, samples_per_s=1000.0) for number in range(199)]
-    assert slow([*rates, on_gpu(199, samples_per_s=951.0)]) == []
-    assert slow([*rates, on_gpu(199, samples_per_s=950.0)]) == [(199, "training step", 0.05)]
+@pytest.mark.parametrize(
+    ("rates", "found"),
+    [
+        ([], []),
+        ([on_gpu(0)], []),
+        ([on_gpu(number, of_sound=1 - number / 200) for number in range(8)], []),
+        # The worst is first, and every slow rate is told.
+        ([on_gpu(0), on_gpu(1), on_gpu(2, of_sound=0.8, samples_per_s=1375.0), on_gpu(3, of_sound=0.7)],
+         [(2, "training step", 0.5), (3, "matrix product", 0.3), (2, "matrix product", 0.2)]),
+        # 5 % is slow among many alike, less is not.
+        ([*MANY, on_gpu(199, samples_per_s=951.0)], []),
+        ([*MANY, on_gpu(199, samples_per_s=950.0)], [(199, "training step", 0.05)]),
+        # Of two devices the slower one is held against the faster one.
+        ([on_gpu(0, of_sound=0.8), on_gpu(1)], [(0, "matrix product", 0.2)]),
+        # A slow half is named.
+        ([on_gpu(number, of_sound=0.85 if number < 4 else 1) for number in range(8)],
+         [(number, "matrix product", 0.15) for number in range(4)]),
+        # Devices are compared among their kind, half of the cores are another.
+        ([*MIXED, on_cpus(4)], [(3, "matrix product", 0.2)]),
+        ([on_cpus(0), on_cpus(1, 40e9, cpus=(2,))], []),
+        # Unknown rates are not compared.
+        ([on_gpu(0), on_gpu(1), failed_gpu(2)], []),
+        ([failed_gpu(2), failed_gpu(3)], []),
+    ],
+)  # fmt: skip
+def test_slow_devices(rates: list[DeviceRates], found: list[tuple[int, str, float]]) -> None:
+    assert slow(rates) == found
 
 
 @pytest.mark.parametrize("count", [2, 4, 16])
@@ -87,26 +104,8 @@ def test_healthy_devices_are_named_in_one_check_of_a_hundred(count: int, sd: flo
     assert named <= 8  # 3 are meant; more than 8 in 300 has a chance of 0.4 %
 
 
-def test_of_two_devices_the_slower_is_held_against_the_faster() -> None:
-    assert slow([on_gpu(0, of_sound=0.8), on_gpu(1)]) == [(0, "matrix product", 0.2)]
-
-
-def test_a_slow_half_is_named() -> None:
-    rates = [on_gpu(number, of_sound=0.85 if number < 4 else 1) for number in range(8)]
-    assert [one.device.launch_rank for one in outliers(rates)] == [0, 1, 2, 3]
-
-
-def test_devices_are_compared_among_their_kind() -> None:
-    mixed = [on_gpu(0), on_gpu(1), on_gpu(2, name=A100, of_sound=0.3), on_gpu(3, name=A100, of_sound=0.24)]
-    assert slow([*mixed, on_cpus(4)]) == [(3, "matrix product", 0.2)]
-    assert slow([on_cpus(0), on_cpus(1, 40e9, cpus=(2,))]) == []  # half of the cores
-
-
-def test_what_is_not_known_is_not_compared() -> None:
-    silent = failed_gpu(2)
-    assert slow([on_gpu(0), on_gpu(1), silent]) == []
-    assert slow([silent, replace(silent, launch_rank=3)]) == []
-    assert spreads([on_gpu(0), on_gpu(1), silent]) == spreads([on_gpu(0), on_gpu(1)])
+def test_a_device_without_rates_widens_nothing() -> None:
+    assert spreads([on_gpu(0), on_gpu(1), failed_gpu(2)]) == spreads([on_gpu(0), on_gpu(1)])
 
 
 # ---------------------------------------------------------------- who measures what
@@ -202,7 +201,7 @@ def test_the_step_is_that_of_a_run_without_flags(
 
 # ---------------------------------------------------------------- what is made of answers
 
-Answers = Callable[[ToRank, DeviceRates], Sequence[ToLead]]
+Answers = Callable[[ToRank, Start], Sequence[ToLead]]
 
 
 class Scripted:
@@ -211,7 +210,7 @@ class Scripted:
     def __init__(self, told: Sequence[RankFacts], scripts: Mapping[int, Answers]) -> None:
         self._hub, self._clock = Hub(len(told)), Clock()
         self._scripts = scripts
-        self._asked: dict[int, DeviceRates] = {}
+        self._asked: dict[int, Start] = {}
         self.orders: dict[int, list[str]] = {number: [] for number in range(len(told))}
         self.said: list[str] = []
         mailbox = Mailbox[ToRank, ToLead](
@@ -231,8 +230,8 @@ class Scripted:
             while (message := cluster.receive("agent")) is not None:
                 order = RANK_DECODER.decode(message[1])
                 self.orders[number].append(type(order).__name__)
-                if isinstance(order, Rate):
-                    self._asked[number] = order.asked.device
+                if isinstance(order, Start):
+                    self._asked[number] = order
                 for answer in self._scripts.get(number, sound)(order, self._asked[number]):
                     send_news(cluster, answer)
 
@@ -242,18 +241,24 @@ class Scripted:
         return found
 
 
-def sound(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
+def told(asked: Start, number: int | None = None, **changes: object) -> Told:
+    assert isinstance(asked.asked, AskedDeviceRates)
+    line = msgspec.json.encode(replace(asked.asked.device, **changes))
+    return Told(number=asked.number if number is None else number, line=line)
+
+
+def sound(order: ToRank, asked: Start) -> Sequence[ToLead]:
     """The answers of a sound rank."""
     match order:
-        case Rate(number=number):
-            return [Rated(number=number, told=device)]
-        case Go(number=number):
-            return [Rated(number=number, told=replace(device, matrix_flops_per_s=95e9))]
+        case Start():
+            return [told(asked)]
+        case Go():
+            return [told(asked, matrix_flops_per_s=95e9)]
     return []
 
 
 def silent_at(kind: type[ToRank]) -> Answers:
-    return lambda order, device: [] if isinstance(order, kind) else sound(order, device)
+    return lambda order, asked: [] if isinstance(order, kind) else sound(order, asked)
 
 
 def three(**scripts: Answers) -> Scripted:
@@ -266,7 +271,7 @@ def test_all_are_built_before_any_measures() -> None:
     assert [(one.launch_rank, one.host, one.matrix_flops_per_s) for one in cluster.rates()] == [
         (0, "node1", 95e9), (1, "node2", 95e9), (2, "node3", 95e9),
     ]  # fmt: skip
-    assert set(map(tuple, cluster.orders.values())) == {("Rate", "Go", "EndProcess")}
+    assert set(map(tuple, cluster.orders.values())) == {("Start", "Go", "EndProcess")}
     assert cluster.said == ["rates of 3 devices, each alone, about 15 s"]
 
 
@@ -276,25 +281,22 @@ def test_a_device_that_does_not_answer_has_an_error_and_the_others_their_rates()
 
 
 def test_a_process_that_does_not_start_is_not_waited_for_twice() -> None:
-    cluster = three(rank1=silent_at(Rate))
+    cluster = three(rank1=silent_at(Start))
     assert [one.error for one in cluster.rates()] == ["", "no answer within 90 s", ""]
-    assert cluster.orders[1] == ["Rate", "EndProcess"]
+    assert cluster.orders[1] == ["Start", "EndProcess"]
 
 
 def test_a_process_that_fails_at_its_start_does_not_measure() -> None:
-    def fails(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
+    def fails(order: ToRank, asked: Start) -> Sequence[ToLead]:
         assert not isinstance(order, Go)
-        return (
-            [Rated(number=order.number, told=replace(device, error="no CUDA"))] if isinstance(order, Rate) else []
-        )
+        return [told(asked, error="no CUDA")] if isinstance(order, Start) else []
 
     assert [one.error for one in three(rank2=fails).rates()] == ["", "", "no CUDA"]
 
 
 def test_answers_of_an_earlier_measurement_do_not_count() -> None:
-    def late(order: ToRank, device: DeviceRates) -> Sequence[ToLead]:
-        old = Rated(number=-1, told=replace(device, matrix_flops_per_s=1.0))
-        return [old, *sound(order, device)]
+    def late(order: ToRank, asked: Start) -> Sequence[ToLead]:
+        return [told(asked, number=-1, matrix_flops_per_s=1.0), *sound(order, asked)]
 
     cluster = three(rank0=late)
     assert [one.matrix_flops_per_s for one in cluster.rates()] == [95e9] * 3
@@ -302,8 +304,8 @@ def test_answers_of_an_earlier_measurement_do_not_count() -> None:
 
 
 def test_a_signal_ends_the_processes() -> None:
-    def signalled(order: ToRank, _: DeviceRates) -> Sequence[ToLead]:
-        return [Signalled(signal=2)] if isinstance(order, Rate) else []
+    def signalled(order: ToRank, _: Start) -> Sequence[ToLead]:
+        return [Signalled(signal=2)] if isinstance(order, Start) else []
 
     cluster = three(rank1=signalled)
     with pytest.raises(Interrupted):

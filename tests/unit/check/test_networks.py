@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.hosts.networks import Entry
+from scaling.hosts import networks
+from scaling.hosts.networks import Entry, choose
 from scaling.records.network import Network
 from scaling.tools.check import lead
 from scaling.tools.check.facts import RankFacts
+from scaling.tools.check.verdicts import links
 from tests.support import clouds
 from tests.support.check_facts import FABRIC, FOUR, Make, nic, pods, rank, ranks
 
@@ -70,16 +72,6 @@ def test_words_that_mean_nothing(word: str, message: str) -> None:
         found(ranks(), [word], FABRIC)
 
 
-def test_a_speed_that_no_card_has_is_not_believed() -> None:
-    claims = {name: {"nics": (nic("ib0", f"10.10.0.{n}", speed_bits_per_s=10e9),)} for n, name in enumerate(FOUR)}
-    (veth,) = lead.find_networks(ranks(hosts=claims), (), {}).networks
-    assert veth.rate_bits_per_s is None
-    (card,) = lead.find_networks(
-        ranks(hosts=claims, told={n: {"hardware": ("ib0",)} for n in FOUR}), (), {}
-    ).networks
-    assert card.rate_bits_per_s == 10e9
-
-
 # ---------------------------------------------------------------- networks of nodes without a common subnet
 
 
@@ -122,6 +114,22 @@ def test_a_node_in_another_subnet_without_a_route_is_not_on_the_network() -> Non
 
 def test_the_rate_of_infiniband_is_its_cards() -> None:
     assert only_network(pods(clouds.dgx), ["ib0"]).rate_bits_per_s == 400e9
+
+
+def test_a_run_and_the_preflight_choose_the_same_cards_and_leave_the_loopback_out() -> None:
+    """Also with a card that is not active, and an address of another network on the loopback."""
+    one, *others = (told.host for told in pods(clouds.dgx))
+    idle = replace(one, hcas=tuple(replace(card, active=False) for card in one.hcas))
+    anycast = replace(one.nics[0], name="lo", address="10.99.0.1")
+    for first in (one, idle, replace(one, nics=(anycast, *one.nics))):
+        hosts = [first, *others]
+        of_run = choose(hosts, "ib0")
+        facts = lead.find_networks([rank(host, number) for number, host in enumerate(hosts)], ["ib0"], {})
+        assert facts.networks[0].places == of_run.places
+        faults = ["ib0: mlx5_0 is not active on a"] if first is idle else []
+        assert [one.text for one in links.rdma(facts)] == faults
+        assert {place.hca for place in of_run.places.values()} == {"" if first is idle else "mlx5_0"}
+        assert anycast not in networks.usable(first)
 
 
 def test_cards_by_node() -> None:

@@ -8,12 +8,13 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from scaling.agent import device_probe
+from scaling.agent import watch
 from scaling.hosts import gpus
 from scaling.hosts import gpus as gpuinfo
 from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, Found, gather_gpus
@@ -43,28 +44,30 @@ def uuids() -> list[str]:
     return [gpu.uuid for gpu in gather_gpus()[0]]
 
 
-# ---------------------------------------------------------------- none
-
-
-def test_without_the_driver_there_is_no_gpu(install: Install) -> None:
-    install(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND)
-    assert gather_gpus() == Found()
+@pytest.mark.parametrize(
+    ("gpus", "fields", "found"),
+    [
+        ((), {"init_error": real.NVML_ERROR_LIBRARY_NOT_FOUND}, Found()),
+        (
+            (FakeGpu(),),
+            {"init_error": real.NVML_ERROR_LIB_RM_VERSION_MISMATCH},
+            Found(driver="unusable: RM has detected an NVML/RM version mismatch."),
+        ),
+        ((), {}, Found(driver="570.86.15", cuda=(12, 8))),
+    ],
+    ids=["no driver", "a driver that does not work", "no GPU"],
+)
+def test_drivers_without_gpus(
+    install: Install, gpus: tuple[FakeGpu, ...], fields: dict[str, Any], found: Found
+) -> None:
+    install(*gpus, **fields)
+    assert gather_gpus() == found
 
 
 def test_without_nvidia_ml_py_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     forget()
     assert gather_gpus() == Found()
-
-
-def test_a_driver_that_does_not_work_is_named(install: Install) -> None:
-    install(FakeGpu(), init_error=real.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-    assert gather_gpus() == Found(driver="unusable: RM has detected an NVML/RM version mismatch.")
-
-
-def test_a_driver_without_gpus(install: Install) -> None:
-    install()
-    assert gather_gpus() == Found(driver="570.86.15", cuda=(12, 8))
 
 
 def test_a_lost_gpu_is_not_listed(install: Install) -> None:
@@ -103,47 +106,42 @@ def test_four_gpus_in_two_nvlinked_pairs(install: Install) -> None:
     install(*two_pairs())
     gpus = gather_gpus().gpus
     assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
-    assert [gpu.links for gpu in gpus] == [
-        ("self", "NV4", "SYS", "SYS"),
-        ("NV4", "self", "SYS", "SYS"),
-        ("SYS", "SYS", "self", "NV4"),
-        ("SYS", "SYS", "NV4", "self"),
-    ]
-    assert [gpu.p2p for gpu in gpus] == [
-        (True, True, False, False),
-        (True, True, False, False),
-        (False, False, True, True),
-        (False, False, True, True),
-    ]
+    nv4, far = ("self", "NV4"), ("SYS", "SYS")
+    assert [gpu.links for gpu in gpus] == [nv4 + far, nv4[::-1] + far, far + nv4, far + nv4[::-1]]
+    assert [gpu.p2p for gpu in gpus] == [(True, True, False, False)] * 2 + [(False, False, True, True)] * 2
 
 
-@pytest.mark.parametrize("far", [SWITCH, UNKNOWN])
-def test_links_through_an_nvswitch(install: Install, far: int) -> None:
-    """Inside a virtual machine the far end's kind may be unknown."""
-    p2p = {bus: {P2P_READ, P2P_NVLINK} for bus in range(4)}
-    hub = ((far, 200),) * 18
-    install(*(FakeGpu(uuid=f"GPU-{bus}", bus=bus, nvlinks=hub, p2p=p2p) for bus in range(4)))
-    gpus = gather_gpus().gpus
-    assert gpus[2].links == ("NV18", "NV18", "self", "NV18")
+def _hub(count: int, far: int, **fields: Any) -> list[FakeGpu]:
+    return [FakeGpu(uuid=f"GPU-{bus}", bus=bus, nvlinks=((far, 200),) * 18, **fields) for bus in range(count)]
 
 
-def test_a_switch_that_does_not_join_two_gpus_is_no_link(install: Install) -> None:
-    hub = ((SWITCH, 200),) * 18
-    install(*(FakeGpu(uuid=f"GPU-{b}", bus=b, nvlinks=hub, topology={0: NODE, 1: NODE}) for b in range(2)))
-    assert [gpu.links for gpu in gather_gpus()[0]] == [("self", "NODE"), ("NODE", "self")]
+PEERS = {bus: {P2P_READ, P2P_NVLINK} for bus in range(4)}
 
 
-def test_links_to_another_gpu_do_not_count_for_this_one(install: Install) -> None:
-    """GPU 0 has links to a GPU that this process does not see, and none to GPU 1."""
-    first = FakeGpu(bus=0, nvlinks=((GPU, 77),) * 2, topology={1: HOSTBRIDGE}, p2p={1: {P2P_READ, P2P_NVLINK}})
-    install(first, FakeGpu(uuid="GPU-b", bus=1))
-    assert gather_gpus()[0][0].links == ("self", "PHB")
-
-
-def test_an_unknown_topology(install: Install) -> None:
-    install(FakeGpu(), FakeGpu(uuid="GPU-b", bus=1))
-    gpus = gather_gpus().gpus
-    assert (gpus[0].links, gpus[0].p2p) == (("self", "?"), (True, False))
+@pytest.mark.parametrize(
+    ("gpus", "links"),
+    [
+        # Through an NVSwitch. Inside a virtual machine the far end's kind may be unknown.
+        (_hub(4, SWITCH, p2p=PEERS), ("self", "NV18", "NV18", "NV18")),
+        (_hub(4, UNKNOWN, p2p=PEERS), ("self", "NV18", "NV18", "NV18")),
+        # A switch that does not join the two.
+        (_hub(2, SWITCH, topology={0: NODE, 1: NODE}), ("self", "NODE")),
+        # GPU 0 has links to a GPU that this process does not see, and none to GPU 1.
+        (
+            [
+                FakeGpu(nvlinks=((GPU, 77),) * 2, topology={1: HOSTBRIDGE}, p2p={1: {P2P_READ, P2P_NVLINK}}),
+                FakeGpu(uuid="GPU-b", bus=1),
+            ],
+            ("self", "PHB"),
+        ),
+        ([FakeGpu(), FakeGpu(uuid="GPU-b", bus=1)], ("self", "?")),
+    ],
+)
+def test_links_of_the_first_gpu(install: Install, gpus: list[FakeGpu], links: tuple[str, ...]) -> None:
+    install(*gpus)
+    first = gather_gpus().gpus[0]
+    assert first.links == links
+    assert first.p2p == (True, *(bool(gpus[0].p2p),) * (len(gpus) - 1))
 
 
 # ---------------------------------------------------------------- what is near, what runs on it
@@ -161,7 +159,8 @@ def test_nvml_is_read_once_in_a_process(install: Install) -> None:
     fake = install(*two_pairs())
     assert gather_gpus() is gather_gpus()
     for index in range(4):
-        device_probe.GpuMeter.open(index)
+        watch.GpuMeter.open(index)
+    gathered()
     assert fake.initialised == 1
 
 
@@ -171,45 +170,40 @@ def test_what_the_driver_knows_of_cuda(install: Install) -> None:
     assert gather_gpus().gpus[0].compute_capability == (7, 0)
 
 
-@pytest.mark.parametrize(
-    ("place", "driver", "said"),
-    [
-        ("sys/class/kfd", "", "AMD GPU found, not supported"),
-        ("dev/kfd", "580.1", "AMD GPU found, not supported"),
-        ("dev/nvidiactl", "", "NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility"),
-        ("dev/nvidiactl", "580.1", ""),
-        ("dev/null", "", ""),
-    ],
-)
-def test_gpus_that_are_of_no_use_are_said_to_be_there(place: str, driver: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / place).mkdir(parents=True)
-    assert gpuinfo.unsupported(Found(driver=driver), tmp_path) == said
+JETSON = b"nvidia,p3768-0000+p3767-0005\0nvidia,tegra234\0"
 
 
 @pytest.mark.parametrize(
-    ("board", "driver", "said"),
+    ("place", "content", "driver", "said"),
     [
+        ("sys/class/kfd", b"", "", "AMD GPU found, not supported"),
+        ("dev/kfd", b"", "580.1", "AMD GPU found, not supported"),
         (
-            b"nvidia,p3768-0000+p3767-0005\0nvidia,tegra234\0",
+            "dev/nvidiactl",
+            b"",
             "",
-            "NVIDIA Jetson found, not supported: its driver ",
+            "NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility",
         ),
-        (b"nvidia,p3834-0008\0nvidia,tegra264\0", "580.00", ""),  # one with NVML
-        (b"raspberrypi,5-model-b\0brcm,bcm2712\0", "", ""),
+        ("dev/nvidiactl", b"", "580.1", ""),
+        ("dev/null", b"", "", ""),
+        ("proc/device-tree/compatible", JETSON, "", "NVIDIA Jetson found, not supported: its driver has no NVML"),
+        ("proc/device-tree/compatible", JETSON, "580.00", ""),  # one with NVML
+        ("proc/device-tree/compatible", b"raspberrypi,5-model-b\0brcm,bcm2712\0", "", ""),
     ],
 )
-def test_a_jetson_without_nvml_is_said_to_be_one(board: bytes, driver: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "proc/device-tree").mkdir(parents=True)
-    (tmp_path / "proc/device-tree/compatible").write_bytes(board)
-    found = gpuinfo.unsupported(Found(driver=driver), tmp_path)
-    assert found.startswith(said) and bool(found) is bool(said)
+def test_gpus_that_are_of_no_use_are_said_to_be_there(
+    place: str, content: bytes, driver: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).write_bytes(content)
+    assert gpuinfo.unsupported(Found(driver=driver), tmp_path) == said
 
 
 # ---------------------------------------------------------------- the stand-in against the real module
 
 
 def test_every_nvml_function_in_use_exists_and_takes_as_many_arguments() -> None:
-    modules = (gpuinfo, gpus, device_probe)
+    modules = (gpuinfo, gpus, watch)
     text = "".join(Path(inspect.getfile(module)).read_text() for module in modules)
     used = set(re.findall(r"\bnvml(?:Device|System|Init)\w*", text))
     assert len(used) > 15
@@ -347,34 +341,26 @@ def machine(root: Path, *bridges: bytes) -> None:
         (devices / address).symlink_to(folder)
 
 
-def test_a_switch_that_redirects_is_named(tmp_path: Path) -> None:
-    machine(tmp_path, config(ROOT_PORT, ON), config(UPSTREAM, None), config(DOWNSTREAM, ON))
-    assert gpus.redirecting(PCIE_GPU, tmp_path) == ("0000:02:00.0",)
-
-
-@pytest.mark.parametrize("control", [0, SOURCES_ALONE, None])
-def test_a_switch_that_does_not(tmp_path: Path, control: int | None) -> None:
-    machine(tmp_path, config(ROOT_PORT, ON), config(UPSTREAM, None), config(DOWNSTREAM, control))
-    assert gpus.redirecting(PCIE_GPU, tmp_path) == ()
-
-
-def test_root_ports_are_no_switches(tmp_path: Path) -> None:
-    """What GPUs below two of them tell each other takes the root complex anyhow."""
-    machine(tmp_path, config(ROOT_PORT, ON))
-    assert gpus.redirecting(PCIE_GPU, tmp_path) == ()
-
-
-def test_without_root_it_is_unknown(tmp_path: Path) -> None:
-    machine(tmp_path, config(ROOT_PORT, ON), config(DOWNSTREAM, ON, size=64))
-    assert gpus.redirecting(PCIE_GPU, tmp_path) is None
+@pytest.mark.parametrize(
+    ("bridges", "ports"),
+    [
+        ([config(ROOT_PORT, ON), config(UPSTREAM, None), config(DOWNSTREAM, ON)], ("0000:02:00.0",)),
+        *(
+            ([config(ROOT_PORT, ON), config(UPSTREAM, None), config(DOWNSTREAM, control)], ())
+            for control in (0, SOURCES_ALONE, None)
+        ),
+        # What GPUs below two root ports tell each other takes the root complex anyhow.
+        ([config(ROOT_PORT, ON)], ()),
+        # Without root it is unknown.
+        ([config(ROOT_PORT, ON), config(DOWNSTREAM, ON, size=64)], None),
+        # Bytes that make no sense end. A device that has fallen off the bus answers with ones.
+        *(([(filled * 4096)[:4096]], ()) for filled in (b"\x00", b"\xff", b"\x10", b"\x0d\x00\x01\x10")),
+    ],
+)
+def test_which_switches_redirect(tmp_path: Path, bridges: list[bytes], ports: tuple[str, ...] | None) -> None:
+    machine(tmp_path, *bridges)
+    assert gpus.redirecting(PCIE_GPU, tmp_path) == ports
     assert gpus.redirecting("0000:99:00.0", tmp_path) is None
-
-
-@pytest.mark.parametrize("filled", [b"\x00", b"\xff", b"\x10", b"\x0d\x00\x01\x10"])
-def test_bytes_that_make_no_sense_end(tmp_path: Path, filled: bytes) -> None:
-    """A device that has fallen off the bus answers with ones."""
-    machine(tmp_path, (filled * 4096)[:4096])
-    assert gpus.redirecting(PCIE_GPU, tmp_path) == ()
 
 
 def test_it_is_part_of_a_gpus_health(install: Install, tmp_path: Path) -> None:
@@ -403,37 +389,19 @@ def test_without_a_driver_nothing_is_known(install: Install) -> None:
     assert gathered() == GpuHost()
 
 
+SOUND = GpuHealth(
+    uuid="GPU-aaaa0000-1111", name="NVIDIA H200", index=0, serial="1654922003917", compute_capability="9.0",
+    is_persistent=True, compute_mode="Default", is_mig=False, is_ecc=True, uncorrected_errors=0,
+    is_repair_pending=False, is_repair_failed=False, pcie_generation=1, pcie_generation_max=5,
+    pcie_generation_own=5, pcie_width=16, pcie_width_max=16, sm_mhz_max=1980, application_sm_mhz=1980,
+    default_sm_mhz=1980, power_limit_w=700.0, default_power_limit_w=700.0, fabric="completed",
+)  # fmt: skip
+
+
 def test_a_sound_gpu(install: Install) -> None:
     install(FakeGpu(), cuda=13000)
     found = gathered()
-    assert (found.cuda, found.reachable) == ("13.0", 1)
-    assert found.gpus == (
-        GpuHealth(
-            uuid="GPU-aaaa0000-1111",
-            name="NVIDIA H200",
-            index=0,
-            serial="1654922003917",
-            compute_capability="9.0",
-            is_persistent=True,
-            compute_mode="Default",
-            is_mig=False,
-            is_ecc=True,
-            uncorrected_errors=0,
-            is_repair_pending=False,
-            is_repair_failed=False,
-            pcie_generation=1,
-            pcie_generation_max=5,
-            pcie_generation_own=5,
-            pcie_width=16,
-            pcie_width_max=16,
-            sm_mhz_max=1980,
-            application_sm_mhz=1980,
-            default_sm_mhz=1980,
-            power_limit_w=700.0,
-            default_power_limit_w=700.0,
-            fabric="completed",
-        ),
-    )
+    assert (found.cuda, found.reachable, found.gpus) == ("13.0", 1, (SOUND,))
 
 
 @pytest.mark.parametrize("name", [*HEALTH, "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetEnforcedPowerLimit"])
@@ -441,9 +409,7 @@ def test_what_a_gpu_does_not_support_is_unknown_and_costs_nothing_else(install: 
     install(FakeGpu(lacks=frozenset({name})))
     (gpu,) = gathered().gpus
     assert gpu.uuid == "GPU-aaaa0000-1111"
-    install(FakeGpu())
-    (sound,) = gathered().gpus
-    differing = [field for field in gpu.__struct_fields__ if getattr(gpu, field) != getattr(sound, field)]
+    differing = [field for field in gpu.__struct_fields__ if getattr(gpu, field) != getattr(SOUND, field)]
     if name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetRetiredPagesPendingStatus"):
         assert differing == []
     elif name == "nvmlDeviceGetRemappedRows":
@@ -531,13 +497,6 @@ def test_only_visible_gpus_are_told_of_and_all_reachable_ones_counted(
 def test_a_gpu_that_is_withheld_is_not_lost(install: Install) -> None:
     install(FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", lacks=frozenset({"nvmlDeviceGetHandleByIndex"})))
     assert (gathered().reachable, gathered().lost) == (1, ())
-
-
-def test_nvml_is_initialised_once_for_all_that_is_asked(install: Install) -> None:
-    nvml = install(FakeGpu())
-    gather_gpus()
-    gathered()
-    assert nvml.initialised == 1
 
 
 # ---------------------------------------------------------------- the kernel's side

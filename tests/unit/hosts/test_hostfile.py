@@ -1,53 +1,44 @@
-"""scaling/hostfile.py, which reads both formats, and the files in hostfiles/."""
+"""The files in hostfiles/, and hostfiles as ./launch/mpirun reads them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from scaling.errors import UsageError
-from scaling.hosts import hostfile, networks
-from scaling.hosts.hostfile import Format, Host
+from launch._call import EITHER, HYDRA, OPEN_MPI, Host, read
+from scaling.hosts import networks
 
 FOLDER = Path(__file__).resolve().parents[3] / "hostfiles"
-FORMATS: tuple[Format, ...] = ("openmpi", "hydra")
 NODES = [(f"node{number}", 4) for number in (1, 2, 3, 4)]
 
 
-def read(text: str) -> list[tuple[str, int | None]]:
-    return [(host.name, host.slots) for host in hostfile.parse(text, "hosts")]
-
-
-def refused(text: str, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        hostfile.parse(text, "my/hosts")
-    assert "\n" not in str(caught.value)
-    assert said in str(caught.value)
-
-
-# ---------------------------------------------------------------- the files
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path("hosts")
 
 
 @pytest.mark.parametrize(
-    ("name", "hosts", "wanted"),
+    ("name", "hosts", "readers"),
     [
-        ("local", [("localhost", None)], {"openmpi", "hydra"}),
-        ("4x4", NODES, {"openmpi"}),
-        ("4x4.mpich", NODES, {"hydra"}),
-        ("lab", NODES, {"openmpi"}),
+        ("local", [("localhost", None)], {OPEN_MPI, HYDRA}),
+        ("4x4", NODES, {OPEN_MPI}),
+        ("4x4.mpich", NODES, {HYDRA}),
+        ("lab", NODES, {OPEN_MPI}),
     ],
 )
 def test_each_file_is_in_the_format_of_the_mpi_it_is_for(
-    name: str, hosts: list[tuple[str, int | None]], wanted: set[Format]
+    name: str, hosts: list[tuple[str, int | None]], readers: set[str]
 ) -> None:
-    found = hostfile.read(FOLDER / name)
-    assert [(host.name, host.slots) for host in found] == hosts
-    for form in wanted:
-        hostfile.check(found, form, name)
-    for form in set(FORMATS) - wanted:
-        with pytest.raises(UsageError):
-            hostfile.check(found, form, name)
+    for reader in (OPEN_MPI, HYDRA):
+        if reader in readers:
+            assert [(host.name, host.slots) for host in read(str(FOLDER / name), reader)] == hosts
+        else:
+            with pytest.raises(SystemExit):
+                read(str(FOLDER / name), reader)
 
 
 def test_fabric_names_two_networks() -> None:
@@ -62,104 +53,72 @@ def test_every_file_is_in_the_readme_and_no_other() -> None:
     assert told == {path.name for path in FOLDER.iterdir()} - {"README.md"}
 
 
-# ---------------------------------------------------------------- what is read
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "hosts"),
     [
-        "a slots=2\nb slots=3\n",
-        "a:2\nb:3\n",
-        "# of us\n\n  a slots = 2   # the first\n\tb\tslots=3 max_slots=9",
-        "root@a slots=2\nb user-name=me slots=3",
-        "a:2 user=me\nb:3 binding=none\n",
-        "a cpu=2 port=2222\nb count=3 slots-max=4\n",
-        "a slots=2 max-cpu=4\nb cpu=3 count_max=3\n",
+        ("a slots=2\nb slots=3\n", [Host("a", 2, OPEN_MPI), Host("b", 3, OPEN_MPI)]),
+        ("a:2\nb:3\n", [Host("a", 2, HYDRA), Host("b", 3, HYDRA)]),
+        ("# us\n\n  a slots = 2  # one\n\tb\tmax_slots=9", [Host("a", 2, OPEN_MPI), Host("b", None, OPEN_MPI)]),
+        ("root@a slots=2\nb user-name=me slots=3", [Host("root@a", 2, OPEN_MPI), Host("b", 3, OPEN_MPI)]),
+        ("a:2 user=me\nb:3 binding=none\n", [Host("a", 2, HYDRA), Host("b", 3, HYDRA)]),
+        ("a cpu=2 port=2222\nb count=3 slots-max=4\n", [Host("a", 2, OPEN_MPI), Host("b", 3, OPEN_MPI)]),
+        ("a cpu=3 count_max=3\n", [Host("a", 3, OPEN_MPI)]),
+        ("node-1.cluster", [Host("node-1.cluster", None, "")]),
+        ("10.0.0.7:4", [Host("10.0.0.7", 4, HYDRA)]),
+        ("fe80::12", [Host("fe80::12", None, "")]),
+        ("fe80::12 slots=4", [Host("fe80::12", 4, OPEN_MPI)]),
+        ("[fe80::12]:4", [Host("[fe80::12]", 4, HYDRA)]),
+        ("[fe80::12]", [Host("[fe80::12]", None, "")]),
+        ("unused slots=0", [Host("unused", 0, OPEN_MPI)]),
+        ("a\nb\na\n", [Host("a", None, ""), Host("b", None, ""), Host("a", None, "")]),
     ],
-)
-def test_counts_in_all_their_spellings(text: str) -> None:
-    assert [(name.partition("@")[2] or name, slots) for name, slots in read(text)] == [("a", 2), ("b", 3)]
+)  # fmt: skip
+def test_names_and_counts_in_all_their_spellings(written: Path, text: str, hosts: list[Host]) -> None:
+    written.write_text(text)
+    assert read("hosts", "") == hosts
 
 
 @pytest.mark.parametrize(
-    ("line", "name", "slots"),
+    ("text", "reader", "said"),
     [
-        ("node-1.cluster", "node-1.cluster", None),
-        ("10.0.0.7:4", "10.0.0.7", 4),
-        ("fe80::12", "fe80::12", None),
-        ("fe80::12 slots=4", "fe80::12", 4),
-        ("[fe80::12]:4", "[fe80::12]", 4),
-        ("[fe80::12]", "[fe80::12]", None),
-        ("unused slots=0", "unused", 0),
+        ("b slots=four", "", f"hosts:2: 'b slots=four': slots=four is not a number of ranks; {EITHER}"),
+        ("b cpu=-1", "", f"hosts:2: 'b cpu=-1': cpu=-1 is not a number of ranks; {EITHER}"),
+        ("b slots=", "", f"hosts:2: 'b slots=': slots= is not a number of ranks; {EITHER}"),
+        ("b slots=\uff14", "", f"hosts:2: 'b slots=\uff14': slots=\uff14 is not a number of ranks; {EITHER}"),
+        ("b:", "", f"hosts:2: 'b:': '' is not a number of ranks; {EITHER}"),
+        ("b:four", "", f"hosts:2: 'b:four': 'four' is not a number of ranks; {EITHER}"),
+        ("", "", f"hosts: names no host; {EITHER}"),
+        ("b:4", OPEN_MPI,
+         "hosts:2: 'b:4' is for MPICH and Intel MPI, but mpirun here is of Open MPI: write 'b slots=4'"),
+        ("b slots=4", HYDRA,
+         "hosts:2: 'b slots=4' is for Open MPI, but mpirun here is of MPICH and Intel MPI: write 'b:4'"),
     ],
-)
-def test_names_and_addresses(line: str, name: str, slots: int | None) -> None:
-    assert read(line) == [(name, slots)]
-
-
-def test_a_host_without_a_count_may_stand_there_again() -> None:
-    assert read("a\nb\na\n") == [("a", None), ("b", None), ("a", None)]
-    assert read("a:2\na:2\n") == [("a", 2), ("a", 2)]
-
-
-def test_a_host_knows_its_line_and_both_its_spellings() -> None:
-    (host,) = hostfile.parse("\n# of us\nnode1:4\n", "hosts")
-    assert host == Host(name="node1", slots=4, format="hydra", line=3)
-    assert [host.written("openmpi"), host.written("hydra")] == ["node1 slots=4", "node1:4"]
-
-
-# ---------------------------------------------------------------- what is refused
+)  # fmt: skip
+def test_what_is_wrong_is_named_by_file_and_line(
+    written: Path, text: str, reader: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written.write_text(f"{'a' if text else '# nobody'}\n{text}\n")
+    with pytest.raises(SystemExit, match="2"):
+        read("hosts", reader)
+    assert capsys.readouterr().err == f"launch: {said}\n"
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("make", "said"),
     [
-        ("b slots=four", "slots=four is not a number of ranks; write 'node1 slots=4' (Open MPI) or"),
-        ("b cpu=-1", "cpu=-1 is not a number of ranks"),
-        ("b slots=", "slots= is not a number of ranks"),
-        ("b slots=\uff14", "is not a number of ranks"),
-        ("b:", "'' is not a number of ranks"),
-        ("b:four", "'four' is not a number of ranks"),
-    ],
-)
-def test_a_malformed_line_is_named_by_file_and_number(line: str, said: str) -> None:
-    refused(f"a slots=4\n{line}\n", f"my/hosts:2: {line.strip()!r}: ")
-    refused(f"a slots=4\n{line}\n", said)
-
-
-@pytest.mark.parametrize("text", ["", "\n\n", "# nobody\n"])
-def test_no_host_at_all(text: str) -> None:
-    refused(text, "my/hosts: names no host; write 'node1 slots=4' (Open MPI) or 'node1:4' (MPICH, Intel MPI)")
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    binary = tmp_path / "binary"
-    binary.write_bytes(b"\x7fELF\xff")
-    for path, said in (
-        (tmp_path / "absent", "absent: cannot read this hostfile: No such file or directory"),
-        (tmp_path, "cannot read this hostfile: Is a directory"),
-        (binary, "binary: no hostfile but binary"),
-    ):
-        with pytest.raises(UsageError, match=said):
-            hostfile.read(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted", "said"),
-    [
+        (lambda path: None, "cannot read this hostfile: No such file or directory"),
+        (Path.mkdir, "cannot read this hostfile: Is a directory"),
+        (os.mkfifo, "cannot read this hostfile: is a pipe, name a file"),
         (
-            "a\nb:4\n",
-            "openmpi",
-            "my/hosts:2: 'b:4' is for MPICH and Intel MPI, but mpirun here is of Open MPI: write 'b slots=4'",
-        ),
-        (
-            "a\nb slots=4\n",
-            "hydra",
-            "my/hosts:2: 'b slots=4' is for Open MPI, but mpirun here is of MPICH and Intel MPI: write 'b:4'",
+            lambda path: path.write_bytes(b"\x7fELF\xff"),
+            "no hostfile but binary; write for example 'node1 slots=4'",
         ),
     ],
 )
-def test_the_other_mpis_format_is_refused_with_the_mend(text: str, wanted: Format, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        hostfile.check(hostfile.parse(text, "my/hosts"), wanted, "my/hosts")
-    assert str(caught.value) == said
+def test_files_that_cannot_be_read(
+    written: Path, make: Callable[[Path], object], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(written)
+    with pytest.raises(SystemExit):
+        read("hosts", "")
+    assert capsys.readouterr().err == f"launch: hosts: {said}\n"

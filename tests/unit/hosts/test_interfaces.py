@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.hosts import connections, interfaces, networks
 from scaling.hosts.connections import Account, Connection
 from scaling.records.host import Hca, Nic
-from scaling.records.telemetry import Flow, Traffic
+from scaling.records.telemetry import Flow
 from tests.support.inline import host
 
 Moved = dict[str, tuple[int, int]]
@@ -36,7 +37,7 @@ class Sysfs:
         on: Iterable[str] = (),
         master: str = "",
         **files: object,
-    ) -> None:
+    ) -> Sysfs:
         """An interface that stands on others, below a bond or a bridge; `files` are further ones of it."""
         folder = f"sys/class/net/{name}"
         for way, count in (("rx", received), ("tx", sent)):
@@ -48,6 +49,7 @@ class Sysfs:
         if master:
             self._link(f"{folder}/master", master)
             self._link(f"{folder}/upper_{master}", master)
+        return self
 
     def port(
         self,
@@ -61,7 +63,7 @@ class Sysfs:
         rate: str = "100 Gb/sec (4X EDR)",
         nets: Iterable[str] = (),
         uverbs: str = "",
-    ) -> None:
+    ) -> Sysfs:
         """A port of a card, and the interfaces of the whole card."""
         if uverbs:
             self.write(f"sys/class/infiniband/{card}/device/infiniband_verbs/{uverbs}/ibdev", card)
@@ -73,6 +75,7 @@ class Sysfs:
         for name, count in zip(("rx_bytes", "tx_bytes"), hw_bytes or (), strict=False):
             self.write(f"{folder}/hw_counters/{name}", count)
         self._nets(f"sys/class/infiniband/{card}", nets)
+        return self
 
     def slingshot(self, card: str, received: int, sent: int, *, net: str) -> None:
         """A card of Slingshot, whose counters say when they were read."""
@@ -99,232 +102,153 @@ class Sysfs:
 
 
 @pytest.fixture
-def interfaces_host(tmp_path: Path) -> Sysfs:
+def sysfs(tmp_path: Path) -> Sysfs:
     return Sysfs(tmp_path)
 
 
-def test_what_moved_in_between_but_not_on_the_loopback(interfaces_host: Sysfs) -> None:
-    interfaces_host.interface("lo")
-    interfaces_host.interface("eth0", 1000, 2000)
-    before = interfaces.read(interfaces_host.root)
-    interfaces_host.interface("lo", 5, 5)
-    interfaces_host.interface("eth0", 1500, 2001)
-    assert interfaces.since(before, interfaces.read(interfaces_host.root)) == (
-        Traffic(name="eth0", received_bytes=500, sent_bytes=1),
-    )
+def _ports(fs: Sysfs, ib0: int, *words: int) -> None:
+    """A card whose ports have an interface each, of which the first carries so many bytes."""
+    for number, count in enumerate(words, 1):
+        fs.port("mlx4_0", number, words=(count, count), nets=["ib0", "ib1"])
+        fs.interface(f"ib{number - 1}", (2 - number) * ib0, 0, dev_port=number - 1, dev_id=f"0x{number - 1}")
 
 
-def test_ports_count_in_words_of_four_bytes(interfaces_host: Sysfs) -> None:
-    interfaces_host.port(words=(10, 20))
-    before = interfaces.read(interfaces_host.root)
-    interfaces_host.port(words=(11, 22))
-    assert interfaces_host.moved(before) == {"mlx5_0/1": (4, 8)}
+def _bonds(fs: Sysfs, each: int) -> None:
+    """Two cards, a bond, a VLAN and a bridge."""
+    for name in ("eth0", "eth1"):
+        fs.interface(name, each, each, master="bond0")
+    fs.interface("bond0", 2 * each, 2 * each)
+    fs.interface("bond0.7", 2 * each, 2 * each, on=["bond0"], master="br0")
+    fs.interface("br0", 2 * each, 2 * each)
 
 
-@pytest.mark.parametrize(("link_layer", "rdma"), [("InfiniBand", 1000), ("Ethernet", 1600)])
-def test_an_infiniband_port_counts_its_ipoib_too(interfaces_host: Sysfs, link_layer: str, rdma: int) -> None:
-    interfaces_host.port(words=(0, 0), link_layer=link_layer, nets=["ib0"])
-    interfaces_host.interface("ib0")
-    before = interfaces.read(interfaces_host.root)
-    interfaces_host.port(words=(400, 400), link_layer=link_layer)
-    interfaces_host.interface("ib0", 600, 600)
-    assert interfaces_host.moved(before) == {"ib0": (600, 600), "mlx5_0/1": (rdma, rdma)}
-
-
-def test_each_port_of_a_card_counts_its_own_interface(interfaces_host: Sysfs) -> None:
-    """2 GB of verbs by port 2 stay 2 GB, whatever ib0 carries over port 1."""
-
-    def carry(ib0: int, first: int, second: int) -> None:
-        interfaces_host.interface("ib0", ib0, ib0, dev_port=0, dev_id="0x0")
-        interfaces_host.interface("ib1", 0, 0, dev_port=1, dev_id="0x1")
-        for number, words in ((1, first), (2, second)):
-            interfaces_host.port("mlx4_0", number, words=(words, words), nets=["ib0", "ib1"])
-
-    carry(0, 0, 0)
-    before = interfaces.read(interfaces_host.root)
-    carry(1000, 250, 500)
-    assert interfaces_host.moved(before) == {
-        "ib0": (1000, 1000),
-        "ib1": (0, 0),
-        "mlx4_0/1": (0, 0),
-        "mlx4_0/2": (2000, 2000),
-    }
-
-
-def test_a_port_of_an_older_kernel_is_known_by_dev_id(interfaces_host: Sysfs) -> None:
-    for number in (1, 2):
-        interfaces_host.port("mlx4_0", number, words=(0, 0), nets=["ib0", "ib1"])
-    interfaces_host.interface("ib0", dev_port=0, dev_id="0x0")
-    interfaces_host.interface("ib1", dev_port=0, dev_id="0x1")
-    assert interfaces.read(interfaces_host.root)["mlx4_0/2"].includes == ("ib1",)
-
-
-def test_a_card_below_a_bond_is_counted_there(interfaces_host: Sysfs) -> None:
-    interfaces_host.interface("bond0", 7, 7)
-    interfaces_host.interface("eth0", 7, 7, master="bond0")
-    assert interfaces_host.moved(interfaces.read(interfaces_host.root)) == {"bond0": (0, 0)}
-
-
-def test_a_bond_over_infiniband_counts_once(interfaces_host: Sysfs) -> None:
-    """TCP over bond0 is ib0's, and so the port's."""
-
-    def carry(count: int) -> None:
-        interfaces_host.interface("bond0", count, count)
-        interfaces_host.interface("ib0", count, count, master="bond0")
-        interfaces_host.port(words=(count // 4, count // 4), nets=["ib0"])
-
-    carry(0)
-    before = interfaces.read(interfaces_host.root)
-    carry(1000)
-    assert interfaces_host.moved(before) == {"bond0": (1000, 1000), "mlx5_0/1": (0, 0)}
-
-
-def test_a_card_does_not_count_its_vlans(interfaces_host: Sysfs) -> None:
-    interfaces_host.interface("eth0")
-    interfaces_host.interface("eth0.7", on=["eth0"])
-    before = interfaces.read(interfaces_host.root)
-    interfaces_host.interface("eth0", 100, 100)
-    interfaces_host.interface("eth0.7", 90, 90)
-    assert interfaces_host.moved(before) == {"eth0": (10, 10), "eth0.7": (90, 90)}
-
-
-def test_two_cards_a_bond_a_vlan_and_a_bridge_count_once(interfaces_host: Sysfs) -> None:
-    def carry(each: int) -> None:
-        for name in ("eth0", "eth1"):
-            interfaces_host.interface(name, each, each, master="bond0")
-        interfaces_host.interface("bond0", 2 * each, 2 * each)
-        interfaces_host.interface("bond0.7", 2 * each, 2 * each, on=["bond0"], master="br0")
-        interfaces_host.interface("br0", 2 * each, 2 * each)
-
-    carry(0)
-    before = interfaces.read(interfaces_host.root)
-    carry(50)
-    assert interfaces_host.moved(before) == {"bond0": (0, 0), "br0": (100, 100)}
-
-
-def test_efa_counts_in_bytes_beside_its_parts(interfaces_host: Sysfs) -> None:
+def _efa(fs: Sysfs, times: int) -> None:
     """What a port sends are messages and answers to RDMA reads; numbers as an instance showed them."""
-    interfaces_host.port("rdmap144s27", hw_bytes=(0, 0), link_layer="Unknown")
-    before = interfaces.read(interfaces_host.root)
-    interfaces_host.port("rdmap144s27", hw_bytes=(85466418782288, 84417311044934), link_layer="Unknown")
-    for name, count in (("rdma_read_resp_bytes", 82752269975546), ("send_bytes", 1665042978528)):
-        interfaces_host.write(f"sys/class/infiniband/rdmap144s27/ports/1/hw_counters/{name}", count)
-    assert interfaces_host.moved(before) == {"rdmap144s27/1": (85466418782288, 84417311044934)}
+    parts = {"rdma_read_resp_bytes": 82752269975546, "send_bytes": 1665042978528}
+    fs.port("rdmap144s27", hw_bytes=(85466418782288 * times, 84417311044934 * times), link_layer="Unknown")
+    for name, count in parts.items():
+        fs.write(f"sys/class/infiniband/rdmap144s27/ports/1/hw_counters/{name}", count * times)
 
 
-def test_slingshot_counts_its_ethernet_too(interfaces_host: Sysfs) -> None:
-    interfaces_host.interface("hsn0")
-    interfaces_host.slingshot("cxi0", 0, 0, net="hsn0")
-    before = interfaces.read(interfaces_host.root)
-    interfaces_host.interface("hsn0", 100, 200)
-    interfaces_host.slingshot("cxi0", 1100, 2200, net="hsn0")
-    assert interfaces_host.moved(before) == {"hsn0": (100, 200), "cxi0/1": (1000, 2000)}
+def _ipoib(fs: Sysfs, words: int, layer: str) -> None:
+    fs.port(words=(words, words), link_layer=layer, nets=["ib0"])
+    fs.interface("ib0", words, 2 * words)
 
 
-def test_a_card_without_counters_tells_nothing(interfaces_host: Sysfs) -> None:
-    interfaces_host.port("hrn3_0")
-    assert interfaces.read(interfaces_host.root) == {}
+CARRIED: dict[str, tuple[Callable[[Sysfs, int], object], Moved]] = {
+    "not the loopback": (lambda fs, n: fs.interface("lo", n, n).interface("eth0", n, 2), {"eth0": (100, 0)}),
+    "words of four bytes": (lambda fs, n: fs.port(words=(n, 2 * n)), {"mlx5_0/1": (400, 800)}),
+    "InfiniBand and its IPoIB": (
+        lambda fs, n: _ipoib(fs, n, "InfiniBand"), {"ib0": (100, 200), "mlx5_0/1": (300, 200)}
+    ),
+    "Ethernet": (lambda fs, n: _ipoib(fs, n, "Ethernet"), {"ib0": (100, 200), "mlx5_0/1": (400, 400)}),
+    # Verbs by port 2 stay, whatever ib0 carries over port 1.
+    "each port its own interface": (
+        lambda fs, n: _ports(fs, 4 * n, n, 2 * n),
+        {"ib0": (400, 0), "ib1": (0, 0), "mlx4_0/1": (0, 400), "mlx4_0/2": (800, 800)},
+    ),
+    "a bond over InfiniBand": (  # TCP over bond0 is ib0's, and so the port's
+        lambda fs, n: fs.interface("bond0", 4 * n, 4 * n).interface("ib0", 4 * n, 4 * n, master="bond0").port(
+            words=(n, n), nets=["ib0"]
+        ),
+        {"bond0": (400, 400), "mlx5_0/1": (0, 0)},
+    ),
+    "a VLAN": (
+        lambda fs, n: fs.interface("eth0", n, n).interface("eth0.7", n, on=["eth0"]),
+        {"eth0": (0, 100), "eth0.7": (100, 0)},
+    ),
+    "bonds, a VLAN and a bridge": (_bonds, {"bond0": (0, 0), "br0": (200, 200)}),
+    "EFA in bytes beside its parts": (_efa, {"rdmap144s27/1": (8546641878228800, 8441731104493400)}),
+    "Slingshot and its Ethernet": (
+        lambda fs, n: fs.interface("hsn0", n, 2 * n).slingshot("cxi0", 11 * n, 22 * n, net="hsn0"),
+        {"hsn0": (100, 200), "cxi0/1": (1000, 2000)},
+    ),
+    "a card without counters": (lambda fs, n: fs.port("hrn3_0"), {}),
+    "a counter that went back, and a new one": (
+        lambda fs, n: fs.interface("eth1", 9).interface("eth0", 100 - n).interface(f"net{n}"),
+        {"eth1": (0, 0), "net0": (0, 0)},
+    ),
+}  # fmt: skip
 
 
-def test_a_counter_that_went_back_tells_nothing(interfaces_host: Sysfs) -> None:
-    interfaces_host.interface("eth0", 100, 100)
-    interfaces_host.interface("eth1", 100, 100)
-    before = interfaces.read(interfaces_host.root)
-    interfaces_host.interface("eth0", 0, 100)
-    interfaces_host.interface("eth2", 9, 9)
-    assert interfaces_host.moved(before) == {"eth1": (0, 0)}
+@pytest.mark.parametrize("case", CARRIED)
+def test_what_moved_between_two_readings(sysfs: Sysfs, case: str) -> None:
+    write, moved = CARRIED[case]
+    write(sysfs, 0)
+    before = interfaces.read(sysfs.root)
+    write(sysfs, 100)
+    assert sysfs.moved(before) == moved
 
 
-def test_error_counters_are_told_by_how_much_they_rose(interfaces_host: Sysfs) -> None:
-    def count(errors: int) -> None:
-        interfaces_host.interface("eth0", 100, 100)
-        interfaces_host.port(words=(0, 0))
-        for path, value in {
-            "net/eth0/statistics/rx_errors": errors,
-            "net/eth0/statistics/tx_dropped": 7,
-            "infiniband/mlx5_0/ports/1/counters/symbol_error": 10 * errors,
-        }.items():
-            interfaces_host.write(f"sys/class/{path}", value)
-
-    count(1)
-    before = interfaces.read(interfaces_host.root)
-    count(4)
-    found = interfaces.since(before, interfaces.read(interfaces_host.root))
-    assert {one.name: one.errors for one in found} == {"eth0": {"rx_errors": 3}, "mlx5_0/1": {"symbol_error": 30}}
+def test_a_port_of_an_older_kernel_is_known_by_dev_id(sysfs: Sysfs) -> None:
+    for number in (1, 2):
+        sysfs.port("mlx4_0", number, words=(0, 0), nets=["ib0", "ib1"])
+    sysfs.interface("ib0", dev_port=0, dev_id="0x0")
+    sysfs.interface("ib1", dev_port=0, dev_id="0x1")
+    assert interfaces.read(sysfs.root)["mlx4_0/2"].includes == ("ib1",)
 
 
-def test_lost_packets_and_congestion_of_roce_are_counted(interfaces_host: Sysfs) -> None:
-    def count(packets: int) -> None:
-        interfaces_host.port(words=(0, 0), link_layer="Ethernet")
-        for path in ("hw_counters/out_of_sequence", "hw_counters/np_cnp_sent", "counters/port_xmit_wait"):
-            interfaces_host.write(f"sys/class/infiniband/mlx5_0/ports/1/{path}", packets)
-
-    count(1)
-    before = interfaces.read(interfaces_host.root)
-    count(8)
-    (found,) = interfaces.since(before, interfaces.read(interfaces_host.root))
-    assert found.errors == {"out_of_sequence": 7, "np_cnp_sent": 7, "port_xmit_wait": 7}
+ETH0, PORT = "net/eth0/statistics", "infiniband/mlx5_0/ports/1"
 
 
-def test_a_port_without_byte_counters_is_told(interfaces_host: Sysfs) -> None:
-    """As those of irdma."""
-    interfaces_host.port("irdma0", link_layer="Ethernet")
-    interfaces_host.port("mlx5_0", words=(0, 0), link_layer="Ethernet")
-    found = interfaces.hcas(interfaces_host.root)
-    assert {hca.name: hca.counts for hca in found} == {"irdma0": False, "mlx5_0": True}
+@pytest.mark.parametrize(
+    ("before", "after", "risen"),
+    [
+        ({f"{ETH0}/rx_errors": 1, f"{ETH0}/tx_dropped": 7}, {f"{ETH0}/rx_errors": 4}, {"rx_errors": 3}),
+        ({f"{ETH0}/rx_errors": 5}, {f"{ETH0}/rx_errors": 2, f"{ETH0}/tx_errors": 9}, {}),  # one is new
+        ({f"{PORT}/counters/symbol_error": 10}, {f"{PORT}/counters/symbol_error": 40}, {"symbol_error": 30}),
+        *(  # lost packets and congestion of RoCE
+            ({f"{PORT}/{folder}/{name}": 1}, {f"{PORT}/{folder}/{name}": 8}, {name: 7})
+            for folder, name in (
+                ("hw_counters", "out_of_sequence"), ("hw_counters", "np_cnp_sent"), ("counters", "port_xmit_wait"),
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_error_counters_are_told_by_how_much_they_rose(
+    sysfs: Sysfs, before: dict[str, int], after: dict[str, int], risen: dict[str, int]
+) -> None:
+    sysfs.interface("eth0", 100, 100)
+    sysfs.port(words=(0, 0), link_layer="Ethernet")
+    readings = []
+    for counts in (before, after):
+        for path, value in counts.items():
+            sysfs.write(f"sys/class/{path}", value)
+        readings.append(interfaces.read(sysfs.root))
+    found = {one.name: one.errors for one in interfaces.since(*readings)}
+    named = "eth0" if ETH0 in next(iter(after)) else "mlx5_0/1"
+    assert found == {"eth0": {}, "mlx5_0/1": {}, named: risen}
 
 
-def test_an_error_counter_that_went_back_or_is_new_tells_nothing(interfaces_host: Sysfs) -> None:
-    folder = "sys/class/net/eth0/statistics"
-    interfaces_host.interface("eth0")
-    interfaces_host.write(f"{folder}/rx_errors", 5)
-    before = interfaces.read(interfaces_host.root)
-    interfaces_host.write(f"{folder}/rx_errors", 2)
-    interfaces_host.write(f"{folder}/tx_errors", 9)
-    (found,) = interfaces.since(before, interfaces.read(interfaces_host.root))
-    assert found.errors == {}
-
-
-def test_a_host_without_counters(tmp_path: Path) -> None:
-    assert interfaces.read(tmp_path) == {}
-
-
-def test_the_speed_of_a_veth_is_unknown(interfaces_host: Sysfs) -> None:
+def test_the_speed_of_a_veth_is_unknown(sysfs: Sysfs) -> None:
     for name in ("eth0", "veth0", "bond0"):
-        interfaces_host.interface(
-            name, uevent=f"{'DEVTYPE=bond' if name == 'bond0' else 'IFINDEX=4'}\nINTERFACE={name}"
-        )
-    (interfaces_host.root / "sys/class/net/eth0/device").mkdir()
-    told = {name: interfaces.has_card(name, interfaces_host.root) for name in ("eth0", "veth0", "bond0", "gone")}
+        sysfs.interface(name, uevent=f"{'DEVTYPE=bond' if name == 'bond0' else 'IFINDEX=4'}\nINTERFACE={name}")
+    (sysfs.root / "sys/class/net/eth0/device").mkdir()
+    told = {name: interfaces.has_card(name, sysfs.root) for name in ("eth0", "veth0", "bond0", "gone")}
     assert told == {"eth0": True, "veth0": False, "bond0": True, "gone": False}
 
 
 # RDMA cards as a made-up /sys describes them, and which of them stand behind an interface.
 
 
-@pytest.fixture
-def sysfs(tmp_path: Path) -> Sysfs:
-    return Sysfs(tmp_path)
+def test_a_host_without_cards_and_counters(tmp_path: Path) -> None:
+    assert interfaces.read(tmp_path) == {}
+    assert interfaces.hcas(tmp_path) == ()
 
 
 def test_a_card_with_its_interface(sysfs: Sysfs) -> None:
     sysfs.interface("ib0")
     sysfs.port(nets=["ib0"], words=(0, 0))
-    assert interfaces.hcas(sysfs.root) == (
-        Hca(
-            name="mlx5_0", port=1, link_layer="InfiniBand", active=True, rate_bits_per_s=100e9, interfaces=("ib0",)
-        ),
-    )
-
-
-def test_no_card(tmp_path: Path) -> None:
-    assert interfaces.hcas(tmp_path) == ()
+    sysfs.port("irdma0", link_layer="Ethernet")  # whose driver counts no bytes
+    assert [replace(hca, rate_bits_per_s=None) for hca in interfaces.hcas(sysfs.root)] == [
+        Hca(name="irdma0", port=1, link_layer="Ethernet", active=True, counts=False),
+        Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",)),
+    ]
+    assert {hca.rate_bits_per_s for hca in interfaces.hcas(sysfs.root)} == {100e9}
 
 
 def test_each_port_of_a_card_has_its_own_interface(sysfs: Sysfs) -> None:
-    for number in (1, 2):
-        sysfs.port("mlx4_0", number, nets=["ib0", "ib1"])
-        sysfs.interface(f"ib{number - 1}", dev_port=number - 1)
+    _ports(sysfs, 0, 0, 0)
     assert [(hca.port, hca.interfaces) for hca in interfaces.hcas(sysfs.root)] == [(1, ("ib0",)), (2, ("ib1",))]
 
 

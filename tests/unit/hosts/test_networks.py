@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,168 +12,179 @@ from scaling.errors import LaunchError, UsageError
 from scaling.hosts import networks
 from scaling.hosts.networks import Entry, choose
 from scaling.records.host import Hca, HostInfo, Nic, Route
-from scaling.records.network import Network, Place, describe
+from scaling.records.network import describe
 from tests.support import clouds
 from tests.support.clouds import ROUTE_FILES
+from tests.support.golden import check_golden
 from tests.support.inline import host
 
+# ---------------------------------------------------------------- choices
 
-def interfaces_clouds(network: Network) -> dict[str, str]:
-    return {name: place.interface for name, place in network.places.items()}
+
+def nic(name: str, address: str, gbit: float | None = None, *, up: bool = True) -> Nic:
+    speed = None if gbit is None else gbit * 1e9
+    return Nic(name=name, address=address, netmask="255.255.255.0", up=up, mtu=1500, speed_bits_per_s=speed)
+
+
+LO = Nic(name="lo", address="127.0.0.1", netmask="255.0.0.0", up=True, mtu=65536)
+MLX5 = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))
+
+
+def on(name: str, *nics: Nic, hcas: tuple[Hca, ...] = ()) -> HostInfo:
+    return host(name, nics=(LO, *nics), hcas=hcas)
+
+
+def pair(*hcas: Hca) -> tuple[HostInfo, HostInfo]:
+    return (
+        on("a", nic("eth0", "10.20.0.1", 10), nic("ib0", "10.10.0.1", 100), hcas=hcas),
+        on("b", nic("eno1", "10.20.0.2", 10), nic("ib0", "10.10.0.2", 100), hcas=hcas),
+    )
+
+
+def two(*nics: Nic) -> list[HostInfo]:
+    return [on(name, *nics) for name in "ab"]
 
 
 def three(make: Callable[[str, int], HostInfo]) -> list[HostInfo]:
     return [make(name, number) for number, name in enumerate("abc", 1)]
 
 
-@pytest.mark.parametrize(
-    ("make", "interface"),
-    [
-        (clouds.calico, "eth0"),
-        (clouds.cilium, "eth0"),
-        (clouds.flannel, "eth0"),
-        (clouds.gce, "ens4"),
-        (clouds.rails, "rail1"),
-    ],
+def with_cards(**changes: object) -> list[HostInfo]:
+    """Three DGX whose cards differ."""
+    return [replace(one, hcas=tuple(replace(hca, **changes) for hca in one.hcas)) for one in three(clouds.dgx)]
+
+
+def of_addresses(second: Sequence[str], third: Sequence[str]) -> list[HostInfo]:
+    """Hosts whose interface has several addresses."""
+    routes = [f"{net} dev eth0" for net in ("169.254.0.0/16", "10.0.0.0/24", "192.168.5.0/24")]
+    addresses = {"a": ["10.0.0.1/24", "192.168.5.1/24"], "b": second, "c": third}
+    return [clouds.machine(name, [f"eth0 {one}" for one in mine], routes) for name, mine in addresses.items()]
+
+
+CALICO, FLANNEL_PODS, RACKS, DGX, AZURE, P4D = map(
+    three, (clouds.calico, clouds.flannel, clouds.racks, clouds.dgx, clouds.azure, clouds.p4d)
 )
-def test_where_no_subnet_is_shared_the_routes_tell(make: Callable[[str, int], HostInfo], interface: str) -> None:
-    found = choose(three(make))
-    assert set(interfaces_clouds(found).values()) == {interface}
-    assert (found.routed, found.subnet) == (True, "")
-
-
-def test_what_is_routed_is_said_to_be_and_how_far_it_is_proved() -> None:
-    found = choose(three(clouds.calico))
-    why = "the hosts share no subnet; their routes to each other take this interface"
-    assert describe(found) == f"eth0 (routed, not tried): {why}"
-    assert describe(replace(found, connections=6)).startswith("eth0 (routed, proved by 6 connections): ")
-    rails = choose(three(clouds.rails))
-    assert describe(rails) == (
-        "rail1 (routed, not tried, 400 Gb/s): the fastest of 3 networks that are routed between all hosts, which "
-        "share no subnet"
+NEAR = replace(FLANNEL_PODS[0], hostname="d")
+NEAR = replace(NEAR, nics=(NEAR.nics[0], replace(NEAR.nics[1], address="10.244.1.9")))
+# b reaches a by its second interface, a's route comes back to the first.
+ASKEW = [
+    clouds.machine("a", ["eth0 10.1.0.1/24"], ["default via 10.1.0.254 dev eth0"]),
+    clouds.machine("b", ["eth0 10.3.0.2/24"], ["default via 10.2.0.254 dev eth1", "10.3.0.0/24 dev eth0"]),
+]
+SLOW_IB, SLOW_DATA = {"ib": Entry(interface="ib0", rate_gbit=1)}, {"data": Entry(interface="data0", rate_gbit=1)}
+PODS = {"pods": Entry(subnet="10.244.0.0/16", rate_gbit=25)}
+EFA = {"efa": Entry(interface="ens32", hca="rdmap16s27")}
+KNOWN = {"ib": Entry(interface="ib0", rate_gbit=1), "ethernet": Entry(subnet="10.20.0.0/24", rate_gbit=5)}
+ETHERNET = {"ethernet": Entry(subnet="10.20.0.0/24")}
+FASTRAK = [replace(one, nccl_plugins=("/usr/local/fastrak/lib64/libnccl-net.so",)) for one in RACKS]
+MANY_PORTS = [
+    clouds.machine(
+        name, [f"ib1 10.0.0.{n}/24"], [], *(clouds.card("mlx4_0", f"ib{port - 1}", port=port) for port in (1, 2))
     )
+    for n, name in enumerate("ab", 1)
+]
+UNKNOWN = [on(name, nic("eth0", f"10.0.0.{n}"), nic("eth1", f"10.0.1.{n}")) for n, name in ((1, "a"), (2, "b"))]
+DOCKER = nic("docker0", "172.17.0.1", 400)
+BY_NODE = {"ib": Entry(interface="ib0", hca={"a": "mlx5_0", "*": ("mlx5_2", "mlx5_3")})}
+DOWN = on("b", nic("ib0", "10.10.0.2", up=False), nic("eth0", "10.20.0.2"))
+SLOWER = on("c", nic("eth0", "10.20.0.3", 10), nic("ib0", "10.10.0.3", 1))
+ONE_MACHINE = [replace(one, boot_id="one") for one in two(nic("eth0", "10.20.0.1"))]
+
+FIRST, OTHER = on("a", nic("eth0", "10.0.0.1")), {"slow": Entry(interface="eth0", rate_gbit=0.1, hca="x")}
+
+Choice = tuple[Sequence[HostInfo], str, dict[str, Entry]]
+CHOICES: dict[str, Choice] = {
+    "one host meets on loopback": ([FIRST], "auto", {}),
+    # Where no subnet is shared, the routes tell.
+    "Calico": (CALICO, "auto", {}),
+    "Cilium": (three(clouds.cilium), "auto", {}),
+    "Flannel": (FLANNEL_PODS, "auto", {}),
+    "pods on one node and on others": ([*FLANNEL_PODS, NEAR], "auto", {}),
+    "GCE": (three(clouds.gce), "auto", {}),
+    "rails": (three(clouds.rails), "auto", {}),
+    "a faster network is taken though it is routed": (RACKS, "auto", {}),
+    "the fabric file's rate is slower": (RACKS, "auto", SLOW_DATA),
+    "an interface that leads elsewhere is not taken": (ASKEW, "auto", {}),
+    "asked for by name it is taken, and a connection has the last word": (ASKEW, "eth0", {}),
+    **{f"a named network needs no common subnet: {word}": (FLANNEL_PODS, word, PODS)
+       for word in ("eth0", "10.244.0.0/16", "pods")},
+    "InfiniBand is the fastest though the kernel knows no speed of it": (DGX, "auto", {}),
+    "one rail of eight": (DGX, "ib0", {}),
+    "Azure": (AZURE, "auto", {}),
+    "what NCCL takes beside Ethernet": (AZURE, "auto", SLOW_IB),
+    "of cards in one subnet the one that packets take": (P4D, "auto", {}),
+    "of cards in one subnet that is named": (P4D, "172.31.0.0/16", {}),
+    "EFA is left to NCCL's plugin": (P4D, "efa", EFA),
+    "sockets beside EFA": (P4D, "ens32", {}),
+    "cards that count no bytes": (with_cards(counts=False), "auto", {}),
+    "a card that counts no bytes": (with_cards(counts=False), "ib0", {}),
+    "a plugin without RDMA cards is not switched off": (FASTRAK, "auto", {}),
+    "a plugin on a named network is": (FASTRAK, "data0", {}),
+    "cards that a container was not given": (with_cards(opens=False), "auto", {}),
+    "a card that a container was not given": (with_cards(opens=False), "ib0", {}),
+    "a port of several": (MANY_PORTS, "ib1", {}),
+    "the fastest shared network": (pair(), "auto", {}),
+    "by its slowest card": ([*pair(), SLOWER], "auto", {}),
+    "the fabric file knows rates better than the kernel": (pair(), "auto", KNOWN),
+    "a network of unknown speed": (UNKNOWN, "auto", {}),
+    "a bridge with the same address everywhere": (
+        [on("a", DOCKER, nic("eth0", "10.0.0.1", 1)), on("b", DOCKER, nic("eth0", "10.0.0.2", 1))], "auto", {}
+    ),
+    "a bridge that is named": (two(DOCKER), "docker0", {}),
+    "hosts of one machine may share an address": (ONE_MACHINE, "eth0", {}),
+    "cards that every host has": (pair(MLX5), "auto", {}),
+    "cards that a host lacks": ((pair(MLX5)[0], pair()[1]), "auto", {}),
+    "NCCL does not mix cards and sockets": ((pair(MLX5)[0], replace(pair(MLX5)[1], hcas=())), "ib0", {}),
+    "hosts without a subnet in common": ([FIRST, on("b", nic("eth1", "10.0.1.2"))], "auto", {}),
+    "hosts with a card that is down": ([FIRST, on("b", nic("eth0", "10.0.0.2", up=False))], "auto", {}),
+    "an interface": (pair(), "ib0", {}),
+    "a subnet": (pair(), "10.20.0.0/24", {}),
+    "a name of the fabric file": (pair(), "ethernet", ETHERNET),
+    "InfiniBand's own interface": (pair(MLX5), "ib0", {}),
+    "a card that is not active": (pair(replace(MLX5, active=False)), "ib0", {}),
+    "IPoIB": (pair(MLX5), "ipoib", {"ipoib": Entry(interface="ib0")}),
+    "RoCE": (pair(MLX5), "roce", {"roce": Entry(subnet="10.20.0.0/24", hca="mlx5_1")}),
+    "Ethernet": (pair(MLX5), "10.20.0.0/24", {}),
+    "the fabric file by another word": (pair(), "10.20.0.0/24", OTHER),
+    "cards by node": (pair(), "ib", BY_NODE),
+    "a node whose card the file forgot": (pair(), "ib", {"ib": Entry(interface="ib0", hca={"a": "mlx5_0"})}),
+    **{f"refused: {word}": (pair(), word, {}) for word in ("eth0", "ib1", "10.30.0.0/24", "10.20.0.1/24")},
+    "an interface that is down": ([pair()[0], DOWN], "ib0", {}),
+    "an interface without IPv4": ([replace(FIRST, ipv6_only=("ib0",))], "ib0", {}),
+    **{f"of several addresses those in the common subnet: {word} {number}": (hosts, word, {})
+       for word in ("eth0", "0.0.0.0/0")
+       for number, hosts in enumerate((
+           of_addresses(["10.0.0.2/24", "192.168.5.2/24"], ["192.168.5.3/24", "10.0.0.3/24"]),
+           of_addresses(["169.254.7.7/16", "10.0.0.2/24"], ["10.0.0.3/24"]),
+           of_addresses(["172.16.0.9/32", "10.0.0.2/24"], ["10.0.0.3/24", "10.0.0.4/24"]),
+       ))},
+}  # fmt: skip
 
 
-def test_a_faster_network_is_taken_though_it_is_routed() -> None:
-    found = choose(three(clouds.racks))
-    assert describe(found) == (
-        "data0 (routed, not tried, 25 Gb/s): the fastest of 2 networks that all hosts share "
-        "or that are routed between them"
+def said(hosts: Sequence[HostInfo], word: str, named: dict[str, Entry]) -> list[str]:
+    try:
+        found = choose(hosts, word, named)
+    except (LaunchError, UsageError) as error:
+        return [f"{type(error).__name__}: {error}"]
+    without = describe(found, nccl=False)
+    places = (
+        f"  {name}: {place.interface} {place.address}{place.hca and f', {place.hca}'}{place.plugin * ', plugin'}"
+        for name, place in found.places.items()
     )
-    slow = {"data": Entry(interface="data0", rate_gbit=1)}
-    assert set(interfaces_clouds(choose(three(clouds.racks), named=slow)).values()) == {"mgmt0"}
+    return [describe(found), *([f"without NCCL: {without}"] if without != describe(found) else []), *places]
 
 
-def test_pods_on_one_node_and_on_others() -> None:
-    loopback, eth0 = clouds.flannel("d", 1).nics
-    near = replace(clouds.flannel("d", 1), nics=(loopback, replace(eth0, address="10.244.1.9")))
-    assert set(interfaces_clouds(choose([*three(clouds.flannel), near])).values()) == {"eth0"}
+def test_the_network_that_is_chosen_and_what_is_said_of_it() -> None:
+    lines = [line for name, choice in CHOICES.items() for line in (f"## {name}", *said(*choice), "")]
+    check_golden("network-choices.txt", "\n".join(lines))
 
 
-def test_an_interface_that_leads_elsewhere_is_not_taken() -> None:
-    """b reaches a by its second interface, a's route comes back to the first."""
-    one = clouds.machine("a", ["eth0 10.1.0.1/24"], ["default via 10.1.0.254 dev eth0"])
-    routes = ["default via 10.2.0.254 dev eth1", "10.3.0.0/24 dev eth0"]
-    two = clouds.machine("b", ["eth0 10.3.0.2/24"], routes)
-    with pytest.raises(LaunchError, match="no interface of each leads to the others"):
-        choose([one, two])
-    named = choose([one, two], "eth0")  # asked for by name it is taken, and a connection has the last word
-    assert named.routed
+def test_a_route_is_said_to_be_proved_by_connections() -> None:
+    proved = replace(choose(CALICO), connections=6)
+    assert describe(proved).startswith("eth0 (routed, proved by 6 connections): ")
 
 
-@pytest.mark.parametrize("word", ["eth0", "10.244.0.0/16", "pods"])
-def test_a_named_network_needs_no_common_subnet(word: str) -> None:
-    found = choose(three(clouds.flannel), word, {"pods": Entry(subnet="10.244.0.0/16", rate_gbit=25)})
-    assert {name: place.address for name, place in found.places.items()} == {
-        "a": "10.244.1.7",
-        "b": "10.244.2.7",
-        "c": "10.244.3.7",
-    }
-    assert (
-        describe(found)
-        == {
-            "eth0": "eth0 (routed, not tried, 25 Gb/s)",
-            "10.244.0.0/16": "10.244.0.0/16 (eth0, routed, not tried, 25 Gb/s)",
-            "pods": "pods (eth0, 10.244.0.0/16, routed, not tried, 25 Gb/s)",
-        }[word]
-    )
-
-
-def test_infiniband_is_the_fastest_though_the_kernel_knows_no_speed_of_it() -> None:
-    found = choose(three(clouds.dgx))
-    assert describe(found) == (
-        "ib7 (172.16.7.0/24, 400 Gb/s, NCCL: RDMA, its own choice of mlx5_0..7 at 400 Gb/s each): the fastest of "
-        "9 networks that all hosts share"
-    )
-
-
-def test_what_nccl_takes_beside_ethernet_is_said() -> None:
-    found = choose(three(clouds.azure))
-    assert set(interfaces_clouds(found).values()) == {"ib0"}
-    slow = choose(three(clouds.azure), named={"ib": Entry(interface="ib0", rate_gbit=1)})
-    assert describe(slow) == (
-        "eth0 (10.0.0.0/24, 50 Gb/s, NCCL: RDMA, its own choice of mlx5_an0, mlx5_ib0 at 100 Gb/s each): the "
-        "fastest of 2 networks that all hosts share"
-    )
-    assert describe(slow, nccl=False) == (
-        "eth0 (10.0.0.0/24, 50 Gb/s): the fastest of 2 networks that all hosts share"
-    )
-
-
-def test_one_rail_of_eight_is_said_to_be_one() -> None:
-    assert describe(choose(three(clouds.dgx), "ib0")) == (
-        "ib0 (172.16.0.0/24, 400 Gb/s, NCCL: RDMA by mlx5_0, 1 of 8 cards)"
-    )
-
-
-def test_of_cards_in_one_subnet_the_one_that_packets_take() -> None:
-    for word in ("auto", "172.31.0.0/16"):
-        assert set(interfaces_clouds(choose(three(clouds.p4d), word)).values()) == {"ens32"}
-
-
-def test_efa_is_left_to_nccls_plugin() -> None:
-    auto = choose(three(clouds.p4d))
-    assert describe(auto) == (
-        "ens32 (172.31.0.0/16, NCCL: its plugin, its own choice of rdmap144s27, rdmap160s27, rdmap16s27, "
-        "rdmap32s27 at 100 Gb/s each): the only network that all hosts share"
-    )
-    named = choose(three(clouds.p4d), "efa", {"efa": Entry(interface="ens32", hca="rdmap16s27")})
-    assert {(place.hca, place.plugin) for place in named.places.values()} == {("rdmap16s27", True)}
-    assert describe(named) == "efa (ens32, 172.31.0.0/16, NCCL: its plugin by rdmap16s27, 1 of 4 cards)"
-    sockets = choose(three(clouds.p4d), "ens32")
-    assert {(place.hca, place.plugin) for place in sockets.places.values()} == {("", False)}
-
-
-def test_cards_that_count_no_bytes_are_told() -> None:
-    hosts = [replace(one, hcas=tuple(replace(hca, counts=False) for hca in one.hcas)) for one in three(clouds.dgx)]
-    assert "no byte counters: mlx5_0" in describe(choose(hosts))
-    assert describe(choose(hosts, "ib0")).endswith("1 of 8 cards, no byte counters: mlx5_0)")
-    assert "byte counters" not in describe(choose(hosts), nccl=False)
-
-
-def test_a_plugin_without_rdma_cards_is_told_and_not_switched_off() -> None:
-    """As Google's FasTrak and TCPX."""
-    fastrak = "/usr/local/fastrak/lib64/libnccl-net.so"
-    hosts = [replace(one, nccl_plugins=(fastrak,)) for one in three(clouds.racks)]
-    auto = choose(hosts)
-    assert {(place.hca, place.plugin) for place in auto.places.values()} == {("", True)}
-    assert f"NCCL: its plugin {fastrak} chooses" in describe(auto)
-    named = choose(hosts, next(iter(auto.places.values())).interface)
-    assert {place.plugin for place in named.places.values()} == {False}
-    with_cards = choose([replace(one, nccl_plugins=(fastrak,)) for one in three(clouds.dgx)])
-    assert describe(with_cards) == describe(choose(three(clouds.dgx))), "NCCL chooses among the cards"
-
-
-def test_cards_that_a_container_was_not_given_are_not_taken() -> None:
-    hosts = [replace(one, hcas=tuple(replace(hca, opens=False) for hca in one.hcas)) for one in three(clouds.dgx)]
-    for word in ("auto", "ib0"):
-        assert {place.hca for place in choose(hosts, word).places.values()} == {""}
-
-
-def test_a_port_of_several_is_named_with_its_number() -> None:
-    two_ports = [clouds.card("mlx4_0", f"ib{n - 1}", port=n) for n in (1, 2)]
-    hosts = [clouds.machine(name, [f"ib1 10.0.0.{n}/24"], [], *two_ports) for n, name in enumerate("ab", 1)]
-    assert {place.hca for place in choose(hosts, "ib1").places.values()} == {"mlx4_0:2"}
+# ---------------------------------------------------------------- routes and the fabric file
 
 
 FLANNEL = (Route(destination="0.0.0.0/0", interface="eth0"), Route(destination="10.244.0.0/16", interface="eth0"))
@@ -291,199 +301,3 @@ def test_a_file_that_the_environment_names_is_refused_by_that(monkeypatch: pytes
     monkeypatch.setenv("SCALING_FABRIC", "/nope/fabric.toml")
     with pytest.raises(UsageError, match=r"^SCALING_FABRIC=/nope/fabric.toml: No such file"):
         networks.read_fabric("/nope/fabric.toml")
-
-
-def nic(name: str, address: str, gbit: float | None = None, *, up: bool = True) -> Nic:
-    speed = None if gbit is None else gbit * 1e9
-    return Nic(name=name, address=address, netmask="255.255.255.0", up=up, mtu=1500, speed_bits_per_s=speed)
-
-
-LO = Nic(name="lo", address="127.0.0.1", netmask="255.0.0.0", up=True, mtu=65536)
-MLX5 = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))
-
-
-def on(name: str, *nics: Nic, hcas: tuple[Hca, ...] = ()) -> HostInfo:
-    return host(name, nics=(LO, *nics), hcas=hcas)
-
-
-def pair(*hcas: Hca) -> tuple[HostInfo, HostInfo]:
-    return (
-        on("a", nic("eth0", "10.20.0.1", 10), nic("ib0", "10.10.0.1", 100), hcas=hcas),
-        on("b", nic("eno1", "10.20.0.2", 10), nic("ib0", "10.10.0.2", 100), hcas=hcas),
-    )
-
-
-def interfaces(network: Network) -> dict[str, str]:
-    return {name: place.interface for name, place in network.places.items()}
-
-
-# ---------------------------------------------------------------- auto
-
-
-def test_one_host_meets_on_loopback() -> None:
-    assert choose([on("a", nic("eth0", "10.0.0.1"))]).places == {"a": Place(address="127.0.0.1", interface="lo")}
-
-
-def test_the_fastest_shared_network_by_its_slowest_card() -> None:
-    one, two = pair()
-    found = choose([one, two])
-    assert found.places == {
-        "a": Place(address="10.10.0.1", interface="ib0"),
-        "b": Place(address="10.10.0.2", interface="ib0"),
-    }
-    assert describe(found) == ("ib0 (10.10.0.0/24, 100 Gb/s): the fastest of 2 networks that all hosts share")
-    slow = on("c", nic("eth0", "10.20.0.3", 10), nic("ib0", "10.10.0.3", 1))
-    assert interfaces(choose([one, two, slow])) == {"a": "eth0", "b": "eno1", "c": "eth0"}
-
-
-def test_the_fabric_file_knows_rates_better_than_the_kernel() -> None:
-    known = {"ib": Entry(interface="ib0", rate_gbit=1), "ethernet": Entry(subnet="10.20.0.0/24", rate_gbit=5)}
-    found = choose(pair(), named=known)
-    assert (found.subnet, found.rate_bits_per_s) == ("10.20.0.0/24", 5e9)
-
-
-def test_a_network_of_unknown_speed_is_not_called_the_fastest() -> None:
-    hosts = [on(name, nic("eth0", f"10.0.0.{n}"), nic("eth1", f"10.0.1.{n}")) for n, name in ((1, "a"), (2, "b"))]
-    assert choose(hosts).why == "one of 2 networks that all hosts share, of unknown speed; --interconnect chooses"
-
-
-def test_a_bridge_with_the_same_address_everywhere_is_no_network() -> None:
-    docker = nic("docker0", "172.17.0.1", 400)
-    one, two = on("a", docker, nic("eth0", "10.0.0.1", 1)), on("b", docker, nic("eth0", "10.0.0.2", 1))
-    found = choose([one, two])
-    assert set(interfaces(found).values()) == {"eth0"}
-    assert found.why == "the only network that all hosts share"
-
-
-def test_nccl_may_choose_among_the_cards_that_every_host_has() -> None:
-    assert {place.hca for place in choose(pair(MLX5)).places.values()} == {"any"}
-    one, _ = pair(MLX5)
-    _, without = pair()
-    assert {place.hca for place in choose([one, without]).places.values()} == {""}
-
-
-@pytest.mark.parametrize("other", [nic("eth1", "10.0.1.2"), nic("eth0", "10.0.0.2", up=False)])
-def test_hosts_that_share_nothing_are_told_so(other: Nic) -> None:
-    with pytest.raises(LaunchError, match="the hosts a, b share no IPv4 network, and no interface of each"):
-        choose([on("a", nic("eth0", "10.0.0.1")), on("b", other)])
-
-
-# ---------------------------------------------------------------- by name
-
-
-@pytest.mark.parametrize(
-    ("word", "wanted"),
-    [
-        ("ib0", {"a": "ib0", "b": "ib0"}),
-        ("10.20.0.0/24", {"a": "eth0", "b": "eno1"}),
-        ("ethernet", {"a": "eth0", "b": "eno1"}),
-    ],
-)
-def test_a_network_is_an_interface_a_subnet_or_a_name_of_the_fabric(word: str, wanted: dict[str, str]) -> None:
-    found = choose(pair(), word, {"ethernet": Entry(subnet="10.20.0.0/24")})
-    assert (found.word, interfaces(found)) == (word, wanted)
-
-
-@pytest.mark.parametrize(
-    ("word", "entry", "card"),
-    [
-        ("ib0", None, "mlx5_0"),  # InfiniBand's own interface: RDMA
-        ("ipoib", Entry(interface="ib0"), "mlx5_0"),
-        ("roce", Entry(subnet="10.20.0.0/24", hca="mlx5_1"), "mlx5_1"),
-        ("10.20.0.0/24", None, ""),  # Ethernet: sockets
-    ],
-)
-def test_the_card_is_infinibands_own_or_what_the_fabric_says(word: str, entry: Entry | None, card: str) -> None:
-    found = choose(pair(MLX5), word, {word: entry} if entry else {})
-    assert {place.hca for place in found.places.values()} == {card}
-
-
-def test_the_fabric_file_tells_of_an_interface_that_is_asked_for_by_itself() -> None:
-    found = choose(pair(), "10.20.0.0/24", {"slow": Entry(interface="eth0", rate_gbit=0.1, hca="x")})
-    assert describe(found) == "10.20.0.0/24 (eth0, eno1, 0.1 Gb/s, NCCL: RDMA by x)"
-    named = choose(pair(), "ib", {"ib": Entry(interface="ib0")})
-    assert describe(named) == "ib (ib0, 10.10.0.0/24, 100 Gb/s)"
-    assert describe(choose(pair(), "ib0")) == "ib0 (10.10.0.0/24, 100 Gb/s)"
-
-
-def test_a_card_that_is_not_active_carries_nothing() -> None:
-    idle = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=False, interfaces=("ib0",))
-    assert {place.hca for place in choose(pair(idle), "ib0").places.values()} == {""}
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("eth0", "--interconnect eth0: not on b, which has eno1 10.20.0.2, ib0 10.10.0.2"),
-        ("ib1", "--interconnect ib1: not on a, which has eth0 10.20.0.1, ib0 10.10.0.1; did you mean"),
-        ("10.30.0.0/24", "--interconnect 10.30.0.0/24: not on a"),
-        ("10.20.0.1/24", "--interconnect 10.20.0.1/24: 10.20.0.1/24 has host bits set; write for example"),
-        ("10.20/x", "--interconnect 10.20/x: "),
-    ],
-)
-def test_what_is_not_there_is_named_with_what_is(word: str, message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
-        choose(pair(), word)
-
-
-def test_an_interface_that_is_down_is_said_to_be() -> None:
-    down = on("b", nic("ib0", "10.10.0.2", up=False), nic("eth0", "10.20.0.2"))
-    with pytest.raises(UsageError, match="ib0 is down on b; ip link set ib0 up"):
-        choose([pair()[0], down], "ib0")
-
-
-def test_a_bridge_is_no_network_even_if_it_is_named() -> None:
-    docker = nic("docker0", "172.17.0.1")
-    with pytest.raises(UsageError, match=r"docker0: a and b have the same address there, 172\.17\.0\.1, so it"):
-        choose([on("a", docker), on("b", docker)], "docker0")
-
-
-@pytest.mark.parametrize(
-    ("second", "third"),
-    [
-        (["10.0.0.2/24", "192.168.5.2/24"], ["192.168.5.3/24", "10.0.0.3/24"]),
-        (["169.254.7.7/16", "10.0.0.2/24"], ["10.0.0.3/24"]),
-        (["172.16.0.9/32", "10.0.0.2/24"], ["10.0.0.3/24", "10.0.0.4/24"]),
-    ],
-)
-@pytest.mark.parametrize("word", ["eth0", "0.0.0.0/0"])
-def test_of_several_addresses_of_an_interface_those_in_the_common_subnet(
-    word: str, second: list[str], third: list[str]
-) -> None:
-    routes = [f"{net} dev eth0" for net in ("169.254.0.0/16", "10.0.0.0/24", "192.168.5.0/24")]
-    addresses = {"a": ["10.0.0.1/24", "192.168.5.1/24"], "b": second, "c": third}
-    hosts = [clouds.machine(name, [f"eth0 {one}" for one in mine], routes) for name, mine in addresses.items()]
-    found = choose(hosts, word)
-    assert [place.address for place in found.places.values()] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-    assert not found.routed
-
-
-def test_hosts_that_are_one_machine_may_share_an_address() -> None:
-    both = [replace(on(name, nic("eth0", "10.20.0.1")), boot_id="one") for name in ("a", "b")]
-    found = choose(both, "eth0")
-    assert {place.address for place in found.places.values()} == {"10.20.0.1"}
-
-
-def test_nccl_does_not_mix_cards_and_sockets() -> None:
-    one, two = pair(MLX5)
-    found = choose([one, replace(two, hcas=())], "ib0")
-    assert {place.hca for place in found.places.values()} == {""}
-
-
-def test_cards_by_node() -> None:
-    entry = Entry(interface="ib0", hca={"a": "mlx5_0", "*": ("mlx5_2", "mlx5_3")})
-    found = choose(pair(), "ib", {"ib": entry})
-    assert {name: place.hca for name, place in found.places.items()} == {"a": "mlx5_0", "b": "mlx5_2,mlx5_3"}
-
-
-def test_a_node_whose_card_the_file_forgot_is_named() -> None:
-    with pytest.raises(UsageError, match=r"--interconnect ib: the fabric file's hca names no card of b; write"):
-        choose(pair(), "ib", {"ib": Entry(interface="ib0", hca={"a": "mlx5_0"})})
-
-
-def test_an_interface_without_ipv4_is_named_so() -> None:
-    one = replace(on("a", nic("eth0", "10.0.0.1")), ipv6_only=("ib0",))
-    with pytest.raises(
-        UsageError, match="--interconnect ib0: ib0 on a has only IPv6 addresses, and scaling uses IPv4"
-    ):
-        choose([one], "ib0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -40,30 +41,23 @@ TWO_SOCKETS = {
 }  # fmt: skip
 
 
-def test_cores_are_ordered_by_package_then_core(tmp_path: Path) -> None:
-    topology(tmp_path, TWO_SOCKETS)
-    assert proc.physical_cores(range(8), tmp_path) == ((0, 4), (2, 6), (1, 5), (3, 7))
-    assert proc.sockets(tmp_path) == 2
-
-
-def test_only_threads_within_the_affinity(tmp_path: Path) -> None:
-    topology(tmp_path, TWO_SOCKETS)
-    assert proc.physical_cores({7, 2, 0, 4}, tmp_path) == ((0, 4), (2,), (7,))
-
-
-def test_siblings_in_ranges(tmp_path: Path) -> None:
-    topology(tmp_path, {cpu: (0, cpu // 4, "0-3" if cpu < 4 else "4-5,6-7") for cpu in range(8)})
-    assert proc.physical_cores(range(8), tmp_path) == ((0, 1, 2, 3), (4, 5, 6, 7))
-
-
-def test_without_sysfs_every_cpu_is_a_core(tmp_path: Path) -> None:
-    assert proc.physical_cores({5, 3, 11}, tmp_path) == ((3,), (5,), (11,))
-    assert proc.sockets(tmp_path) == 1
-
-
-def test_equal_core_numbers_on_two_dies_stay_apart(tmp_path: Path) -> None:
-    topology(tmp_path, {0: (0, 0, "0"), 1: (0, 0, "1")})
-    assert proc.physical_cores({1, 0}, tmp_path) == ((0,), (1,))
+@pytest.mark.parametrize(
+    ("cpus", "allowed", "cores", "sockets"),
+    [
+        (TWO_SOCKETS, range(8), ((0, 4), (2, 6), (1, 5), (3, 7)), 2),  # by package, then core
+        (TWO_SOCKETS, {7, 2, 0, 4}, ((0, 4), (2,), (7,)), 2),
+        ({cpu: (0, cpu // 4, "0-3" if cpu < 4 else "4-5,6-7") for cpu in range(8)}, range(8),
+         ((0, 1, 2, 3), (4, 5, 6, 7)), 1),
+        ({}, {5, 3, 11}, ((3,), (5,), (11,)), 1),  # without sysfs
+        ({0: (0, 0, "0"), 1: (0, 0, "1")}, {1, 0}, ((0,), (1,)), 1),  # equal core numbers on two dies
+    ],
+)  # fmt: skip
+def test_cores(
+    tmp_path: Path, cpus: dict[int, tuple[int, int, str]], allowed: Iterable[int], cores: object, sockets: int
+) -> None:
+    topology(tmp_path, cpus)
+    assert proc.physical_cores(allowed, tmp_path) == cores
+    assert proc.sockets(tmp_path) == sockets
 
 
 def test_a_core_has_one_name_for_ranks_on_each_of_its_threads(tmp_path: Path) -> None:
@@ -320,24 +314,23 @@ def pids(root: Path, most: str, used: int) -> Path:
     return root
 
 
-@pytest.mark.parametrize("text", [*CLEAR, SYSTEM_ERROR])
-def test_a_reached_limit_is_named_with_its_value_and_the_mend(tmp_path: Path, text: str) -> None:
-    said = proc.limit_hint(text, pids(tmp_path, "64", 63))
-    assert "pids.max of the cgroup is 64, 63 in use" in said
-    assert "--pids-limit" in said
-
-
-@pytest.mark.parametrize(("text", "is_said"), [*((text, True) for text in CLEAR), (SYSTEM_ERROR, False)])
-def test_a_limit_that_is_far_away_is_blamed_only_for_what_surely_is_a_thread(
-    tmp_path: Path, text: str, is_said: bool
+@pytest.mark.parametrize(
+    ("text", "most", "used", "is_said"),
+    [
+        *((text, "64", 63, True) for text in (*CLEAR, SYSTEM_ERROR)),
+        # A limit that is far away is blamed only for what surely is a thread: a socket says EAGAIN too.
+        *((text, "4096", 63, text != SYSTEM_ERROR) for text in (*CLEAR, SYSTEM_ERROR)),
+        ("out of memory", "64", 64, False),
+        (SYSTEM_ERROR, "max", 64, False),
+        (CLEAR[0], "max", 64, False),
+    ],
+)
+def test_a_reached_limit_is_named_with_its_value_and_the_mend(
+    tmp_path: Path, text: str, most: str, used: int, is_said: bool
 ) -> None:
-    """A socket says EAGAIN too."""
-    assert bool(proc.limit_hint(text, pids(tmp_path, "4096", 63))) is is_said
-
-
-@pytest.mark.parametrize(("text", "most"), [("out of memory", "64"), (SYSTEM_ERROR, "max"), (CLEAR[0], "max")])
-def test_other_failures_and_hosts_without_limits_say_nothing(tmp_path: Path, text: str, most: str) -> None:
-    assert proc.limit_hint(text, pids(tmp_path, most, 64)) == ""
+    said = proc.limit_hint(text, pids(tmp_path, most, used))
+    assert (f"pids.max of the cgroup is {most}, {used} in use" in said) is is_said
+    assert ("--pids-limit" in said) is bool(said) is is_said
 
 
 def test_the_users_own_limit_is_named_with_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from typing import NamedTuple
-
 import pytest
 
-from scaling.agent import device_probe
 from scaling.analysis.table import analyse
 from scaling.records.events import Ended
 from scaling.records.telemetry import Telemetry
@@ -66,26 +62,6 @@ def test_a_busy_machine_is_warned_of() -> None:
             bool([one for one in found if one.kind == "busy-cpus" and "CPUs were over 80 % busy" in one.text])
             == warned
         )
-
-
-class Times(NamedTuple):
-    """psutil's, as far as they count."""
-
-    user: float
-    idle: float
-    iowait: float
-    guest: float = 0.0
-    guest_nice: float = 0.0
-
-
-def test_the_machine_is_watched_where_devices_are_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([Times(100.0, 50.0, 1.0, guest=10.0), Times(106.0, 57.0, 2.0, guest=14.0)])
-    monkeypatch.setattr("psutil.cpu_times", lambda: next(readings))
-    probe = device_probe.DeviceProbe("emulated", (), os.getpid())
-    probe.start()
-    # Of 14 s, 6 busy; a guest's are in the user's already.
-    assert probe.stop().machine_cpu_percent == pytest.approx(100 * 6 / 14)
-    assert device_probe.DeviceProbe("cpu", (), os.getpid()).stop().machine_cpu_percent is None
 
 
 def test_the_view_tells_the_devices() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scaling.agent.supervisor import Supervisor
+from scaling.agent.agent import Supervisor
 from scaling.plan.placement import most_of_a_host
 from scaling.plan.plan import Plan
 from scaling.records.events import Failed, Finished

@@ -66,11 +66,12 @@ class Like(NamedTuple):
 def health(facts: Facts) -> Iterator[Verdict]:
     every = {node: _distinct([rank.driver.gpus for rank in facts.of(node)]) for node in facts.nodes}
     gpus = {Seat(node, index): gpu for node, own in every.items() for index, gpu in enumerate(own)}
-    lost = {node: chain.from_iterable(rank.driver.lost for rank in facts.of(node)) for node in facts.nodes}
+    lost = {
+        node: some(dict.fromkeys(one for rank in facts.of(node) for one in rank.driver.lost)) for node in every
+    }
     mend = "dmesg there shows why (NVRM, Xid 79); reboot the node; replace a GPU that fails again"
-    of_lost = {node: some(dict.fromkeys(own)) for node, own in lost.items()}
     said = [
-        *of_nodes("error", "gpu health", "the driver counts GPUs that do not answer:", of_lost, mend),
+        *of_nodes("error", "gpu health", "the driver counts GPUs that do not answer:", lost, mend),
         *_faults(gpus),
         *_differences(gpus),
     ]
@@ -329,6 +330,9 @@ class Quantity(NamedTuple):
         """Format a rate in the quantity's unit, without the unit."""
         return digits(rate / self.size)
 
+    def text(self, rate: float) -> str:
+        return f"{self.name} {self.digits(rate)} {self.unit}"
+
 
 MATRIX = Quantity("matrix_flops_per_s", "matrix product", "matrix", "TFLOP/s", 1e12)
 TRANSFERS = (
@@ -368,16 +372,16 @@ def outliers(rates: Iterable[DeviceRates]) -> list[Outlier]:
 
 def below_median(rates: Iterable[DeviceRates]) -> list[Outlier]:
     """Return the rates that are LEAST or more below the median of devices of one kind."""
-    found = [outlier for like in by_kind(rates) for outlier in _below(like)]
-    return [outlier for outlier in found if outlier.below >= LEAST]
-
-
-def _below(like: Sequence[DeviceRates]) -> Iterator[Outlier]:
-    for quantity, spread in spreads(like).items():
-        known = [(one, rate) for one in like if (rate := quantity.of(one))]
-        usual = median_high([rate for _, rate in known])
-        for one, rate in known:
-            yield Outlier(one, quantity, rate, usual, len(known), below=1 - rate / usual, spread=spread)
+    found = []
+    for like in by_kind(rates):
+        for quantity, spread in spreads(like).items():
+            known = [(one, rate) for one in like if (rate := quantity.of(one))]
+            usual = median_high([rate for _, rate in known])
+            every = (
+                Outlier(one, quantity, rate, usual, len(known), 1 - rate / usual, spread) for one, rate in known
+            )
+            found += [outlier for outlier in every if outlier.below >= LEAST]
+    return found
 
 
 def spreads(like: Sequence[DeviceRates]) -> dict[Quantity, float]:
@@ -427,14 +431,11 @@ def device_rates(facts: Facts) -> Iterator[Verdict]:
     slow = list(_slow(outliers(rates)))
     yield from slow
     if not failed and not slow and (kinds := by_kind(rates)):
-        yield ok(TOPIC, "; ".join((*map(_summary, kinds), *_lowest(below_median(rates)))))
-
-
-def _lowest(found: Sequence[Outlier]) -> Iterator[str]:
-    if found:
-        one = max(found, key=lambda outlier: outlier.below)
-        limit = f"healthy devices differ by up to {-100 * expm1(-one.spread):.0f} %"
-        yield f"lowest: {one.device.place}: {_lack(one)} ({limit})"
+        said = list(map(_summary, kinds))
+        if lowest := max(below_median(rates), key=lambda outlier: outlier.below, default=None):
+            limit = f"healthy devices differ by up to {-100 * expm1(-lowest.spread):.0f} %"
+            said.append(f"lowest: {lowest.device.place}: {_lack(lowest)} ({limit})")
+        yield ok(TOPIC, "; ".join(said))
 
 
 def _slow(found: Iterable[Outlier]) -> Iterator[Verdict]:
@@ -445,17 +446,15 @@ def _slow(found: Iterable[Outlier]) -> Iterator[Verdict]:
     for mine in every[:NAMED]:
         text = f"{mine[0].device.place}: {'; '.join(map(_lack, mine))}"
         yield warning(TOPIC, text, _mend(mine), map(_look, mine))
-    if more := [mine[0].device.place for mine in every[NAMED:]]:
-        text = f"{counted(len(more), 'more device')} at least {LEAST:.0%} slow: {some(more)}"
-        looks = (_look(outlier) for mine in every[NAMED:] for outlier in mine)
-        yield warning(TOPIC, text.replace("%", " %"), _mend(every[NAMED]), looks)
+    if rest := every[NAMED:]:
+        text = f"{counted(len(rest), 'more device')} at least {100 * LEAST:.0f} % slow: "
+        text += some(mine[0].device.place for mine in rest)
+        yield warning(TOPIC, text, _mend(rest[0]), map(_look, chain.from_iterable(rest)))
 
 
 def _look(outlier: Outlier) -> Look:
-    device, quantity = outlier.device, outlier.quantity
-    rates = (outlier.rate, outlier.usual)
-    seen, expected = (f"{quantity.name} {quantity.digits(rate)} {quantity.unit}" for rate in rates)
-    return Look(device.host, _part(device), seen, expected)
+    seen, expected = map(outlier.quantity.text, (outlier.rate, outlier.usual))
+    return Look(outlier.device.host, _part(outlier.device), seen, expected)
 
 
 def _part(device: DeviceRates) -> str:
@@ -463,10 +462,10 @@ def _part(device: DeviceRates) -> str:
 
 
 def _lack(outlier: Outlier) -> str:
-    rate = f"{outlier.quantity.digits(outlier.rate)} {outlier.quantity.unit}"
-    usual = _rate(outlier.device, outlier.quantity, outlier.usual)
+    usual = _share_of_peak(outlier.device, outlier.quantity, outlier.usual)
     like = "the other one's" if outlier.among == 2 else f"the median of {outlier.among}"
-    return f"{outlier.quantity.name} {rate}, {100 * outlier.below:.1f} % below {like}, {usual}"
+    below = f"{100 * outlier.below:.1f} % below {like}"
+    return f"{outlier.quantity.text(outlier.rate)}, {below}, {usual.removeprefix(f'{outlier.quantity.name} ')}"
 
 
 def _mend(mine: Sequence[Outlier]) -> str:
@@ -483,14 +482,14 @@ def _summary(like: Sequence[DeviceRates]) -> str:
     first, said = like[0], []
     for quantity in QUANTITIES:
         if known := [rate for one in like if (rate := quantity.of(one)) is not None]:
-            said.append(f"{quantity.name} {_rate(first, quantity, median_high(known))}")
+            said.append(_share_of_peak(first, quantity, median_high(known)))
     each = f" ({counted(len(first.cpus), 'CPU')} each)" if first.cpus else ""
     return f"{len(like)} x {first.name}{each}: {', '.join(said)}"
 
 
-def _rate(device: DeviceRates, quantity: Quantity, rate: float) -> str:
+def _share_of_peak(device: DeviceRates, quantity: Quantity, rate: float) -> str:
     """Format a rate; of a matrix product also its share of the vendor's peak, if that is known."""
-    text = f"{quantity.digits(rate)} {quantity.unit}"
     precision = device.work.precision if device.work else "fp32"
     peak = peak_tflops(device.name, precision) if quantity is MATRIX else None
-    return f"{text} ({100 * rate / quantity.size / peak:.0f} % of {peak:g} {quantity.unit})" if peak else text
+    share = f" ({100 * rate / quantity.size / peak:.0f} % of {peak:g} {quantity.unit})" if peak else ""
+    return quantity.text(rate) + share

@@ -7,16 +7,15 @@ its bandwidths (lower quartile of its latencies), which slow partners do not aff
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from ipaddress import IPv4Network
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, floor, log10
 from statistics import median, median_low
-from typing import NamedTuple
 
 from scaling import frameworks
+from scaling.hosts import networks
 from scaling.plan import matrix
 from scaling.records.host import Hca
-from scaling.records.network import ANY, GBIT, Network
+from scaling.records.network import ANY, GBIT, Network, Place
 from scaling.tools.check.facts import (
     Facts,
     Level,
@@ -43,12 +42,8 @@ HOSTS_FILE = "a line `ADDRESS NAME` per node in every /etc/hosts, with addresses
 def name_verdicts(facts: Facts) -> Iterator[Verdict]:
     """Check how each node resolves each node's name. Some frameworks use that address."""
     faults: dict[tuple[str, Level, str], list[str]] = {}
-    addresses = _name_addresses(facts)
-    for asker in facts.nodes:
-        for name in facts.nodes:
-            fault = _fault(facts, addresses, asker, name)
-            if fault is not None:
-                faults.setdefault((name, *fault), []).append(asker)
+    for asker, name, level, text in _name_faults(facts):
+        faults.setdefault((name, level, text), []).append(asker)
     for (name, level, text), askers in faults.items():
         where = "every node" if len(askers) == len(facts.nodes) > 1 else some(askers)
         looks = tuple(Look(asker, f"name {name}", text, "") for asker in askers)
@@ -59,6 +54,29 @@ def name_verdicts(facts: Facts) -> Iterator[Verdict]:
         several = "every node's name resolves on every node, to an address of a shared network"
         text = several if len(facts.nodes) > 1 else f"{facts.nodes[0]} resolves"
         yield ok("names", text)
+
+
+def _name_faults(facts: Facts) -> Iterator[tuple[str, str, Level, str]]:
+    """Yield the node that asked, the name, and the fault of its answer."""
+    of = {node: {nic.address: nic.subnet for nic in facts.host(node).nics} for node in facts.nodes}
+    owner = {address: node for node in reversed(facts.nodes) for address in of[node]}  # the first node that has it
+    nodes = Counter(subnet for own in of.values() for subnet in set(own.values()))
+    routed = {place.address for network in facts.networks if network.routed for place in network.places.values()}
+    for asker, name in ((asker, name) for asker in facts.nodes for name in facts.nodes):
+        if not (resolved := facts.prepared[asker].resolved.get(name, ())):
+            yield asker, name, "warning", "does not resolve"
+        elif len(facts.nodes) > 1:
+            address, own = resolved[0], of[name]
+            text = f"resolves to {address}"
+            if address.startswith("127."):
+                why = "which no other node can reach" if asker == name else "which is the asking node"
+                yield asker, name, ("warning" if asker == name else "error"), f"{text}, {why}"
+            elif address not in owner:
+                yield asker, name, "warning", f"{text}, not one of its own addresses"
+            elif address not in own:
+                yield asker, name, "error", f"{text}, which is {owner[address]}'s"
+            elif nodes[own[address]] == 1 and address not in routed:
+                yield asker, name, "warning", f"{text}, on a network without other nodes"
 
 
 def _listening(facts: Facts) -> Iterator[Verdict]:
@@ -83,47 +101,6 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
             if fault:
                 text = f"{strategies}: not measurable over {word}: {fault[0]}"
                 yield Verdict(level, "names", text, fault[1])
-
-
-class _Addresses(NamedTuple):
-    """`owner` is the first node that has an address; packets from other subnets are routed to addresses in
-    `routed`."""
-
-    of: Mapping[str, Mapping[str, IPv4Network]]
-    owner: Mapping[str, str]
-    shared: Set[IPv4Network]
-    routed: Set[str]
-
-
-def _name_addresses(facts: Facts) -> _Addresses:
-    of = {node: {nic.address: nic.subnet for nic in facts.host(node).nics} for node in facts.nodes}
-    owner: dict[str, str] = {}
-    for node, own in of.items():
-        for address in own:
-            owner.setdefault(address, node)
-    nodes = Counter(subnet for own in of.values() for subnet in set(own.values()))
-    routed = {place.address for network in facts.networks if network.routed for place in network.places.values()}
-    return _Addresses(of, owner, {subnet for subnet, count in nodes.items() if count > 1}, routed)
-
-
-def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[Level, str] | None:
-    resolved = facts.prepared[asker].resolved.get(name, ())
-    if not resolved:
-        return "warning", "does not resolve"
-    if len(facts.nodes) == 1:
-        return None
-    text, own = f"resolves to {resolved[0]}", addresses.of[name]
-    if resolved[0].startswith("127."):
-        itself = asker == name
-        why = "which no other node can reach" if itself else "which is the asking node"
-        return ("warning" if itself else "error"), f"{text}, {why}"
-    if resolved[0] not in addresses.owner:
-        return "warning", f"{text}, not one of its own addresses"
-    if resolved[0] not in own:
-        return "error", f"{text}, which is {addresses.owner[resolved[0]]}'s"
-    if own[resolved[0]] not in addresses.shared and resolved[0] not in addresses.routed:
-        return "warning", f"{text}, on a network without other nodes"
-    return None
 
 
 def clock_verdicts(facts: Facts) -> Iterator[Verdict]:
@@ -203,14 +180,16 @@ def mtu(facts: Facts) -> Iterator[Verdict]:
 def rdma(facts: Facts) -> Iterator[Verdict]:
     mend = "ibstat shows the cards; containers need /dev/infiniband (docker --device; Kubernetes: rdma/hca)"
     for network in facts.networks:
-        missing = {node: _without(facts, node, place.hca) for node, place in network.places.items()}
+        missing = {node: _without(facts, node, place) for node, place in network.places.items()}
         yield from of_nodes("error", "rdma", f"{network.word}:", missing, mend)
 
 
-def _without(facts: Facts, node: str, wanted: str) -> str:
-    """Faults of the cards (`mlx5_0,mlx5_1`) on a node, "" if none."""
-    names = [name for name in wanted.split(",") if name and name != ANY]
-    here = facts.host(node).hcas
+def _without(facts: Facts, node: str, place: Place) -> str:
+    """Faults of the cards of a network on a node, also of those behind its interface that a run leaves out."""
+    host = facts.host(node)
+    behind = networks.cards_named(host, networks.card_behind(host, place.interface))
+    names = [name for name in dict.fromkeys((*place.hca.split(","), *behind)) if name and name != ANY]
+    here = host.hcas
     absent = [name for name in names if name not in _called(here)]
     alive = _called(card for card in here if card.active)
     dead = [name for name in names if name not in absent and name not in alive]
