@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from scaling.workloads.data import Augment
-from scaling.workloads.feeds.augmented import Augmented, changed
 from scaling.workloads.feeds.batches import Batch
+from scaling.workloads.feeds.pictures import Augmented, changed
 
 ALL = Augment(rotate=20, shift=0.1, shear=0.2, zoom=0.1, flip=True)
 IMAGE = np.random.default_rng(0).standard_normal((3, 9, 9)).astype(np.float32)

@@ -16,10 +16,9 @@ from scaling.frameworks import feeding
 from scaling.records.point import Regime
 from scaling.records.task import Task
 from scaling.workloads import data, feeds, models, schedule
-from scaling.workloads.feeds import digits
+from scaling.workloads.feeds import pictures
 from scaling.workloads.feeds.batches import Part, Sampler, chosen, once
-from scaling.workloads.feeds.digits import Digits
-from scaling.workloads.feeds.pixels import Pixels, bilinear
+from scaling.workloads.feeds.pictures import Digits, Pixels, bilinear, digits
 from scaling.workloads.specs import Images, Tokens
 from tests.support import written
 from tests.support.paper_tasks import tasks
@@ -32,9 +31,9 @@ DIGITS = Images(channels=1, height=32, width=32)
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digits, "find_spec", lambda _: None)
+    monkeypatch.setattr(pictures, "find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match="pip install scikit-learn"):
-        digits.read()
+        pictures.read_digits()
 
 
 def test_bilinear_by_hand() -> None:
@@ -46,7 +45,7 @@ def test_bilinear_by_hand() -> None:
 
 
 def test_digits_are_normalised_and_keep_their_digit() -> None:
-    images, labels = digits.load(32, 24)
+    images, labels = digits(32, 24)
     assert images.shape == (COUNT, 1, 32, 24)
     assert images.dtype == np.float32
     assert abs(images.mean()) < 1e-3
@@ -59,7 +58,7 @@ def test_a_fifth_of_the_digits_is_held_out() -> None:
     train, test = Digits(DIGITS, "train"), Digits(DIGITS, "test")
     assert {"train": len(train), "test": len(test)} == data.spec("digits").splits
     assert f"{COUNT:,}" in data.spec("digits").text
-    everything, names = digits.load(32, 32)
+    everything, names = digits(32, 32)
     images = np.concatenate([one.take(np.arange(len(one)))[0] for one in (train, test)])
     assert sorted(map(bytes, images)) == sorted(map(bytes, everything))
     assert np.bincount(test.take(np.arange(360))[1]).min() > 20
@@ -69,8 +68,8 @@ def test_a_fifth_of_the_digits_is_held_out() -> None:
 
 
 def test_feeds_of_a_process_share_what_none_of_them_can_write_to() -> None:
-    images, labels = digits.load(32, 32)
-    assert digits.load(32, 32)[0] is images
+    images, labels = digits(32, 32)
+    assert digits(32, 32)[0] is images
     with pytest.raises(ValueError, match="read-only"):
         images[0] = 0
     with pytest.raises(ValueError, match="read-only"):
@@ -92,7 +91,8 @@ def test_all_channels_are_alike() -> None:
 def pixels(images: Images, channels: int = 1) -> Pixels:
     shown = np.arange(6 * channels * 4 * 4, dtype=np.uint8).reshape(6, channels, 4, 4)
     mean, deviation = (0.5, 0.25, 0.2)[:channels], (0.25, 0.5, 0.1)[:channels]
-    return Pixels(shown, np.arange(6), images, mean=mean, deviation=deviation)
+    spec = replace(data.spec("mnist"), mean=mean, deviation=deviation)
+    return Pixels(shown, np.arange(6), spec, images)
 
 
 def test_pixels_are_normalised_by_channel() -> None:

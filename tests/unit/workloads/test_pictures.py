@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.workloads import data, feeds, models
-from scaling.workloads.data import folders, frames, recordio, tfrecord
+from scaling.workloads.data import images, records
 from scaling.workloads.feeds.pictures import decode
 from scaling.workloads.specs import Images
 from tests.support import written
@@ -32,51 +32,51 @@ def test_a_folder_per_class(tmp_path: Path) -> None:
     written.folders(tmp_path / "val", {"cat": 1, "ape": 2})
     (tmp_path / "train/bee/notes.txt").write_text("none")
     (tmp_path / "train/.hidden").mkdir()
-    tree = folders.listing(tmp_path, MINE, "train")
+    tree = images.listing(tmp_path, MINE, "train")
     assert tree.classes == ("ape", "bee", "cat")
     assert tree.labels == (0, 0, 0, 1, 1, 2, 2, 2, 2)
     assert tree.paths[3] == f"{tmp_path}/train/bee/0000.png"
     # Held-out classes keep the numbers of those that are trained on.
-    assert folders.listing(tmp_path, MINE, "test").labels == (0, 0, 2)
+    assert images.listing(tmp_path, MINE, "test").labels == (0, 0, 2)
 
 
 def test_folders_that_are_not_what_was_published(tmp_path: Path) -> None:
     written.folders(tmp_path / "train", CLASSES)
     imagenet = data.spec("imagenet")
     with pytest.raises(UsageError, match="train: 3 folders, expected 1000 classes of --data imagenet"):
-        folders.listing(tmp_path, imagenet, "train")
+        images.listing(tmp_path, imagenet, "train")
     with pytest.raises(UsageError, match="train: 9 samples, expected 1,281,167 of --data imagenet"):
-        folders.listing(tmp_path, replace(imagenet, classes=3), "train")
+        images.listing(tmp_path, replace(imagenet, classes=3), "train")
     with pytest.raises(UsageError, match="no pictures in its folders"):
-        folders.listing(written.folders(tmp_path / "none/train", {"a": 0}).parent, MINE, "train")
+        images.listing(written.folders(tmp_path / "none/train", {"a": 0}).parent, MINE, "train")
     written.folders(tmp_path / "val", {"dog": 1})
     with pytest.raises(UsageError, match="val: has dog, which train has not"):
-        folders.listing(tmp_path, MINE, "test")
+        images.listing(tmp_path, MINE, "test")
 
 
 FEW = written.few("imagenet", {"train": 9, "test": 3}, classes=3)
 
 
-@pytest.mark.parametrize("name", [folders.BY_LINE, folders.BY_NAME])
+@pytest.mark.parametrize("name", [images.BY_LINE, images.BY_NAME])
 def test_a_flat_val_whose_classes_a_file_names(tmp_path: Path, name: str) -> None:
     written.folders(tmp_path / "train", CLASSES)
     written.folders(tmp_path, {"val": 3})
     with pytest.raises(UsageError, match="val: neither folders of classes, nor imagenet_2012"):
-        folders.listing(tmp_path, FEW, "test")
+        images.listing(tmp_path, FEW, "test")
     by_name = "ImageId,PredictionString\n0002,ape 1 2 3 4 \n0000,cat 5 6 7 8 cat 1 1 1 1\n0001,bee 1 2 3 4\n"
-    (tmp_path / name).write_text("cat\nbee\nape\n" if name == folders.BY_LINE else by_name)
-    assert folders.listing(tmp_path, FEW, "test").labels == (2, 1, 0)
-    (tmp_path / name).write_text("cat\nbee\n" if name == folders.BY_LINE else by_name.replace("0001", "9999"))
+    (tmp_path / name).write_text("cat\nbee\nape\n" if name == images.BY_LINE else by_name)
+    assert images.listing(tmp_path, FEW, "test").labels == (2, 1, 0)
+    (tmp_path / name).write_text("cat\nbee\n" if name == images.BY_LINE else by_name.replace("0001", "9999"))
     with pytest.raises(UsageError, match=r"2 classes, but 3 pictures|does not name 0001\.png"):
-        folders.listing(tmp_path, FEW, "test")
+        images.listing(tmp_path, FEW, "test")
 
 
 def test_in_kaggles_archive_the_classes_stand_far_above_the_pictures(tmp_path: Path) -> None:
     place = tmp_path / "ILSVRC/Data/CLS-LOC"
     written.folders(place / "train", CLASSES)
     written.folders(place, {"val": 3})
-    (tmp_path / folders.BY_NAME).write_text("ImageId,\n0000,cat 1 2 3 4\n0001,bee 1 2 3 4\n0002,ape 1 2 3 4\n")
-    assert folders.listing(place, FEW, "test").labels == (2, 1, 0)
+    (tmp_path / images.BY_NAME).write_text("ImageId,\n0000,cat 1 2 3 4\n0001,bee 1 2 3 4\n0002,ape 1 2 3 4\n")
+    assert images.listing(place, FEW, "test").labels == (2, 1, 0)
 
 
 @pytest.mark.parametrize(("content", "said"), [(b"", "val: 0 samples, expected 3"), (b"\xff", "not UTF-8 text")])
@@ -84,9 +84,9 @@ def test_a_val_without_pictures_and_names_that_are_no_text(tmp_path: Path, conte
     written.folders(tmp_path / "train", CLASSES)
     (tmp_path / "val").mkdir()
     (tmp_path / "val/readme.txt").touch()
-    (tmp_path / folders.BY_LINE).write_bytes(content)
+    (tmp_path / images.BY_LINE).write_bytes(content)
     with pytest.raises(UsageError, match=said):
-        folders.listing(tmp_path, FEW, "test")
+        images.listing(tmp_path, FEW, "test")
 
 
 def test_sixty_of_each_class_of_caltech_train(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_sixty_of_each_class_of_caltech_train(tmp_path: Path) -> None:
     for number in range(80):
         (tmp_path / f"257.clutter/257_{number:04}.jpg").symlink_to("nowhere")
     spec = written.few("caltech256", {"train": 120, "test": 22})
-    train, test = folders.listing(tmp_path, spec, "train"), folders.listing(tmp_path, spec, "test")
+    train, test = images.listing(tmp_path, spec, "train"), images.listing(tmp_path, spec, "test")
     assert np.bincount(train.labels)[[0, 256]].tolist() == [60, 60]
     assert np.bincount(test.labels)[[0, 256]].tolist() == [2, 20]
     assert not set(train.paths) & set(test.paths)
-    assert folders.listing(tmp_path, spec, "train").paths == train.paths
+    assert images.listing(tmp_path, spec, "train").paths == train.paths
     (tmp_path / "002.object").rmdir()
     with pytest.raises(UsageError, match="256 folders, expected 257 classes of --data caltech256"):
-        folders.listing(tmp_path, spec, "train")
+        images.listing(tmp_path, spec, "train")
 
 
 # ---------------------------------------------------------------- decoding
@@ -192,9 +192,9 @@ def labelled(label: float, content: bytes, *more: float) -> bytes:
     return head + struct.pack(f"<{len(more)}f", *more) + content
 
 
-def recorded(tmp_path: Path, *contents: bytes) -> frames.Records:
+def recorded(tmp_path: Path, *contents: bytes) -> records.Records:
     (tmp_path / "train.rec").write_bytes(b"".join(contents))
-    return recordio.records(tmp_path, data.spec("recordio"), "train")
+    return records.records(tmp_path, data.spec("recordio"), "train")
 
 
 def test_recordio(tmp_path: Path) -> None:
@@ -270,13 +270,13 @@ def example(picture: bytes, label: int, *, packed: bool = True) -> bytes:
 
 def framed(content: bytes) -> bytes:
     length = struct.pack("<Q", len(content))
-    return length + struct.pack("<I", tfrecord.masked_crc(length)) + content + struct.pack("<I", 0)
+    return length + struct.pack("<I", records.masked_crc(length)) + content + struct.pack("<I", 0)
 
 
 def test_crc_32c_of_the_catalogue() -> None:
     """0xE3069283 is its check value for "123456789" in every catalogue of CRCs."""
     crc = 0xE3069283
-    assert tfrecord.masked_crc(b"123456789") == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert records.masked_crc(b"123456789") == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def test_tfrecords_of_several_files(tmp_path: Path) -> None:
@@ -284,14 +284,14 @@ def test_tfrecords_of_several_files(tmp_path: Path) -> None:
         contents = [example(b"x" * (300 + number), 1 + number, packed=number != 1), example(b"y", 9)]
         (tmp_path / f"train-0000{number}-of-00003").write_bytes(b"".join(map(framed, contents)))
     spec = data.spec("imagenet-tfrecord")
-    found = tfrecord.records(tmp_path, spec, "train")
+    found = records.records(tmp_path, spec, "train")
     # Labels count from 1 there, from 0 here.
     assert [(len(content), label) for content, label in map(found.read, range(len(found)))] == [
         (300, 0), (1, 8), (301, 1), (1, 8), (302, 2), (1, 8)
     ]  # fmt: skip
     (tmp_path / "train-00001-of-00003").unlink()
     with pytest.raises(UsageError, match=r"2 files train-\*-of-\*, expected 3 by their names"):
-        tfrecord.records(tmp_path, spec, "train")
+        records.records(tmp_path, spec, "train")
 
 
 def open_files() -> int:
@@ -299,11 +299,11 @@ def open_files() -> int:
 
 
 def test_no_more_files_are_open_than_a_process_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "MOST_OPEN", 2)
+    monkeypatch.setattr(records, "MOST_OPEN", 2)
     for number in range(5):
         (tmp_path / f"train-0000{number}-of-00005").write_bytes(framed(example(b"p", 1 + number)))
     before = open_files()
-    found = tfrecord.records(tmp_path, data.spec("tfrecord"), "train")
+    found = records.records(tmp_path, data.spec("tfrecord"), "train")
     assert [found.read(index)[1] for index in (0, 1, 2, 3, 4, 0)] == [0, 1, 2, 3, 4, 0]
     assert open_files() == before + 2
     found.close()
@@ -320,7 +320,7 @@ def test_no_more_files_are_open_than_a_process_may_have(tmp_path: Path, monkeypa
 def test_files_that_are_no_tfrecords(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "train-00000-of-00001").write_bytes(content)
     with pytest.raises(UsageError, match=rf"of-00001: {said}"):
-        tfrecord.records(tmp_path, data.spec("tfrecord"), "train")
+        records.records(tmp_path, data.spec("tfrecord"), "train")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_files_that_are_no_tfrecords(tmp_path: Path, content: bytes, said: str) 
 )
 def test_examples_that_hold_no_picture(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "train-00000-of-00001").write_bytes(framed(content))
-    found = tfrecord.records(tmp_path, data.spec("tfrecord"), "train")
+    found = records.records(tmp_path, data.spec("tfrecord"), "train")
     with pytest.raises(UsageError, match=rf"of-00001 at 12: {said}"):
         found.read(0)
 

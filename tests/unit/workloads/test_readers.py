@@ -12,7 +12,7 @@ from scaling.errors import UsageError
 from scaling.workloads import data
 from scaling.workloads.data import images, texts
 from scaling.workloads.feeds import sequences
-from scaling.workloads.specs import Tokens
+from scaling.workloads.specs import NextToken, Tokens
 from tests.support import written
 from tests.support.written import few
 
@@ -163,7 +163,7 @@ def test_tokens_of_many_files_are_read_where_they_are_asked_for(tmp_path: Path) 
     assert row[places].tolist() == [[whole[place] for place in line] for line in places]
     with pytest.raises(IndexError):
         row[np.array([15])]
-    found = sequences.NextTokens(row, Tokens(length=6, words=64))
+    found = sequences.Windows(row, Tokens(length=6, words=64), NextToken())
     assert len(found) == 2
     assert found.take(np.array([1, 0]), ())[1].tolist() == [whole[7:13], whole[1:7]]
 
