@@ -19,20 +19,15 @@ ROW = np.arange(100, 130, dtype=np.uint16)
 FOUR = Tokens(length=4, words=200)
 
 
-def test_the_next_token_at_each_place() -> None:
-    windows = Windows(ROW, FOUR, NextToken())
+def test_the_next_token_at_each_place_or_after_windows_three_apart() -> None:
+    windows, apart = Windows(ROW, FOUR, NextToken()), Windows(ROW, FOUR, Classes(count=200))
     # Seven windows of four do not overlap, and the last token of all is only ever a label.
-    assert len(windows) == 7
+    assert (len(windows), len(apart)) == (7, len(range(0, 30 - 4, 3)))
     tokens, labels = windows.take(np.array([0, 6]), ())
     assert tokens.tolist() == [[100, 101, 102, 103], [124, 125, 126, 127]]
     assert labels.tolist() == [[101, 102, 103, 104], [125, 126, 127, 128]]
     assert tokens.dtype == labels.dtype == np.int64
-
-
-def test_the_next_token_of_windows_three_apart() -> None:
-    windows = Windows(ROW, FOUR, Classes(count=200))
-    assert len(windows) == len(range(0, 30 - 4, 3))
-    tokens, labels = windows.take(np.array([0, 8]), ())
+    tokens, labels = apart.take(np.array([0, 8]), ())
     assert tokens.tolist() == [[100, 101, 102, 103], [124, 125, 126, 127]]
     assert labels.tolist() == [104, 128]
 
@@ -133,16 +128,13 @@ def test_a_text_feeds_models_of_tokens(tmp_path: Path, model: str, name: str, la
     assert sum(len(right) for _, right in once) == len(feeds.samples(task, spec, "test"))
 
 
-def test_too_many_kinds_of_characters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kinds"), [("nietzsche", 100), ("tokens", 256)])
+def test_more_kinds_of_tokens_than_a_model_has_words(tmp_path: Path, name: str, kinds: int) -> None:
     file = tmp_path / "some.txt"
     file.write_text("".join(map(chr, range(0x4E00, 0x4E00 + 100))))
-    with pytest.raises(UsageError, match="--data nietzsche: has 100 kinds of tokens, the model has 57 words"):
-        feeds.check("nietzsche", str(file), models.spec("nietzsche-lstm"))
-
-
-def test_bytes_are_too_many_for_a_model_of_characters() -> None:
-    with pytest.raises(UsageError, match="--data tokens: has 256 kinds of tokens, the model has 57 words"):
-        feeds.check("tokens", __file__.removesuffix(".py") + ".py", models.spec("nietzsche-lstm"))
+    said = f"--data {name}: has {kinds} kinds of tokens, the model has 57 words"
+    with pytest.raises(UsageError, match=said):
+        feeds.check(name, str(file), models.spec("nietzsche-lstm"))
 
 
 def test_reviews_feed_a_model_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
