@@ -123,7 +123,7 @@ NAMING = {
     "run/flags.py": ("mxnet", "help"),
     "workloads/data/__init__.py": ("mxnet tensorflow", "formats of files, by the converters that write them"),
     "workloads/models.py": ("mxnet", "sources of models"),
-    "workloads/weights_file.py": ("torch", "the format of files with weights"),
+    "workloads/weights.py": ("torch", "the format of files with weights"),
 }
 
 

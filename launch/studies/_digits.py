@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.workloads.feeds import digits
+from scaling.workloads.feeds import pictures
 
-# Classes of digits.read, whose pixels are 0 to 16. Every fifth picture of a class is held out.
+# Classes of read_digits, whose pixels are 0 to 16. Every fifth picture of a class is held out.
 TASKS = (range(5), range(5, 10))
 BRIGHTEST, FIFTH = 16, 5
 
@@ -17,7 +17,7 @@ BRIGHTEST, FIFTH = 16, 5
 def halves(folder: Path) -> tuple[Path, Path]:
     """Write both tasks; return their folders, with a folder per class. Raises ModuleNotFoundError without
     scikit-learn."""
-    pixels, labels = digits.read()
+    pixels, labels = pictures.read_digits()
     first, second = (folder / name for name in ("0-4", "5-9"))
     for place, classes in ((first, TASKS[0]), (second, TASKS[1])):
         for label in classes:
@@ -25,9 +25,9 @@ def halves(folder: Path) -> tuple[Path, Path]:
     return first, second
 
 
-def _write(place: Path, label: int, pictures: NDArray[np.uint8]) -> None:
+def _write(place: Path, label: int, shown: NDArray[np.uint8]) -> None:
     """Writes portable grey maps (netpbm's P5), which Pillow reads as .ppm."""
-    for number, picture in enumerate(pictures):
+    for number, picture in enumerate(shown):
         split = "val" if number % FIFTH == 0 else "train"
         file = place / split / str(label) / f"{number:04}.ppm"
         file.parent.mkdir(parents=True, exist_ok=True)

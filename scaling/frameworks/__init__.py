@@ -143,7 +143,7 @@ def distributions() -> dict[str, tuple[str, ...]]:
 
 def _of(framework: str, mode: str) -> Strategy:
     module = import_module(f"{__name__}.{FOLDER_OF[framework]}.{FRAMEWORKS[framework].strategies[mode]}")
-    strategy: Strategy = module.STRATEGY
+    strategy: Strategy = module.STRATEGIES[mode] if hasattr(module, "STRATEGIES") else module.STRATEGY
     return strategy
 
 

@@ -70,7 +70,7 @@ MOST = 1 << 32
 DEVICES = ("auto", "cpu", "cuda")
 MAX_NAME_BYTES = 200
 MAX_SEED = 1 << 32
-# File formats of weights (workloads/weights_file.py is not imported: it needs NumPy).
+# File formats of weights (workloads/weights.py is not imported: it needs NumPy).
 SAVED = (".npz", ".safetensors")
 BASELINES = {"solo", "each"}
 

@@ -40,7 +40,7 @@ from scaling.records.point import Hardware
 from scaling.records.run import IN_LAB, SCHEMA, Header
 from scaling.tools.lab.slowdown import VARIABLE
 from scaling.transport.base import ENROL_S, Cluster, Mailbox
-from scaling.workloads import data, feeds, models, weights_file
+from scaling.workloads import data, feeds, models, weights
 from scaling.workloads.data import TRAIN, Split
 
 # ---------------------------------------------------------------- networks
@@ -170,7 +170,7 @@ def locate(
     if made.device == "emulated":
         return made
     if config.weights:
-        weights_file.weights(models.at(made.cells[0]))
+        weights.of_file(models.at(made.cells[0]))
     model, parts = models.of(made.cells[0].workload), training.parts(config)
     with files.loading(f"--data-dir {given}" if given else config.data):
         splits: tuple[Split, ...] = ("train", "test") if config.epochs else TRAIN

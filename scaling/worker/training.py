@@ -14,7 +14,7 @@ from scaling.frameworks.abilities import Evaluating
 from scaling.records.events import Evaluated, Event, Progress, Result
 from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train
-from scaling.workloads import feeds, models, schedule, weights_file
+from scaling.workloads import feeds, models, schedule, weights
 from scaling.workloads.data import Split
 from scaling.workloads.specs import Classes, ModelSpec
 
@@ -119,7 +119,7 @@ class Learner:
         if self._task.rank:
             return result
         try:
-            weights_file.save(self._task.save_weights, self._spec, learnt.trained, learnt.statistics)
+            weights.save(self._task.save_weights, self._spec, learnt.trained, learnt.statistics)
         except OSError as error:
             return replace(result, unsaved=f"{self._task.save_weights}: {error.strerror or error}")
         return replace(result, saved=self._task.save_weights)

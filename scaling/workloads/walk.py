@@ -1,19 +1,56 @@
-"""Walk through a network layer by layer: shapes, parameters and operations."""
+"""The walk through a network, layer by layer, and its result in shapes, parameters and operations."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
 
 from scaling.errors import UsageError
-from scaling.workloads.layers import Branches, Chain, Layer, Parameter, Residual, Shape, ShapeError, need
+from scaling.workloads.layers import Branches, Chain, Layer, Parameter, Residual, Shape, ShapeError
+
+Value = TypeVar("Value")
+
+
+class Walk(Generic[Value]):
+    """One pass of a value through a network. A subclass says what its layers make of it."""
+
+    def one(self, layer: Layer, x: Value, path: str) -> Value:
+        """Apply a layer that holds no others. `path` counts from 0 at each depth (`4.0.1`)."""
+        raise NotImplementedError
+
+    def add(self, body: Value, shortcut: Value, path: str) -> Value:
+        raise NotImplementedError
+
+    def join(self, branches: list[Value], path: str) -> Value:
+        """Concatenate the channels of branches."""
+        raise NotImplementedError
+
+    def chain(self, layers: Iterable[Layer], x: Value, path: str = "") -> Value:
+        """Branches come one after the other, and a residual's body before its shortcut."""
+        for index, layer in enumerate(layers):
+            here = f"{path}{index}"
+            match layer:
+                case Chain(body):
+                    x = self.chain(body, x, f"{here}.")
+                case Residual(body, shortcut):
+                    inside = self.chain(body, x, f"{here}.body.")
+                    x = self.add(inside, self.chain(shortcut, x, f"{here}.shortcut."), here)
+                case Branches(branches):
+                    ways = [self.chain(each, x, f"{here}.{number}.") for number, each in enumerate(branches)]
+                    x = self.join(ways, here)
+                case _:
+                    x = self.one(layer, x, here)
+        return x
+
+
+# ---------------------------------------------------------------- shapes
 
 
 @dataclass(frozen=True)
 class Placed:
     """A layer in its place.
 
-    * path: counts from 0 at each depth (`4.0.1`).
     * shape, output: the shapes of its input and its output.
     * follows: its input depends on parameters, so the gradient of its input is needed.
     """
@@ -34,19 +71,52 @@ class Placed:
         return self.layer.operations(self.shape)
 
 
+# The shape of a layer's input, and whether it depends on parameters.
+_Flow: TypeAlias = tuple[Shape, bool]
+
+
+class _Shapes(Walk[_Flow]):
+    def __init__(self) -> None:
+        self.placed: list[Placed] = []
+
+    def one(self, layer: Layer, x: _Flow, path: str) -> _Flow:
+        shape, follows = x
+        try:
+            placed = Placed(path, layer, shape, layer.output(shape), follows)
+        except ShapeError as error:
+            raise UsageError(f"layer {path}, {type(layer).__name__}: {error}") from None
+        self.placed.append(placed)
+        return placed.output, follows or bool(placed.parameters)
+
+    def add(self, body: _Flow, shortcut: _Flow, path: str) -> _Flow:
+        if body[0] != shortcut[0]:
+            raise UsageError(f"layer {path}, Residual: cannot add {_text(body[0])} and {_text(shortcut[0])}")
+        return body[0], body[1] or shortcut[1]
+
+    def join(self, branches: list[_Flow], path: str) -> _Flow:
+        first = branches[0][0]
+        for each, _ in branches:
+            if len(each) != 3:
+                raise UsageError(f"layer {path}, Branches: takes branches of images, and gets {_text(each)}")
+            if each[1:] != first[1:]:
+                raise UsageError(f"layer {path}, Branches: cannot put {_text(each)} beside {_text(first)}")
+        return (sum(each[0] for each, _ in branches), *first[1:]), any(follows for _, follows in branches)
+
+
+def _text(shape: Shape) -> str:
+    return " x ".join(map(str, shape))
+
+
 def walk(layers: Sequence[Layer], shape: Shape) -> tuple[Placed, ...]:
     """Return every layer that holds no others, in the order of the forward pass, which is that of parameters.
-    Branches come one after the other, and a residual's body before its shortcut. Raises UsageError with the layer
-    that cannot take its input, and the shapes."""
-    return tuple(_chain(layers, (shape, False), ""))
+    Raises UsageError with the layer that cannot take its input, and the shapes."""
+    shapes = _Shapes()
+    shapes.chain(layers, (shape, False))
+    return tuple(shapes.placed)
 
 
 def parameters(layers: Sequence[Layer], shape: Shape) -> dict[str, Parameter]:
     return {f"{one.path}.{each.name}": each for one in walk(layers, shape) for each in one.parameters}
-
-
-def count(layers: Sequence[Layer], shape: Shape) -> int:
-    return sum(each.size for each in parameters(layers, shape).values())
 
 
 def forward_operations(layers: Sequence[Layer], shape: Shape) -> int:
@@ -55,8 +125,7 @@ def forward_operations(layers: Sequence[Layer], shape: Shape) -> int:
 
 def training_operations(layers: Sequence[Layer], shape: Shape) -> int:
     """Return the floating-point operations of one sample's forward and backward pass."""
-    placed = walk(layers, shape)
-    return sum(one.operations + backward for one, backward in zip(placed, backwards(placed), strict=True))
+    return forward_operations(layers, shape) + sum(backwards(walk(layers, shape)))
 
 
 def backwards(placed: Sequence[Placed]) -> tuple[int, ...]:
@@ -67,58 +136,3 @@ def backwards(placed: Sequence[Placed]) -> tuple[int, ...]:
         one.operations + (one.operations if one.follows else one.layer.recurrent_operations(one.shape))
         for one in placed
     )
-
-
-# The shape of the output, and whether it depends on parameters.
-_Flow = tuple[Shape, bool]
-_Walk = Generator[Placed, None, _Flow]
-
-
-def _chain(layers: Sequence[Layer], flow: _Flow, path: str) -> _Walk:
-    for index, layer in enumerate(layers):
-        flow = yield from _one(layer, flow, f"{path}{index}")
-    return flow
-
-
-def _one(layer: Layer, flow: _Flow, path: str) -> _Walk:
-    shape, follows = flow
-    try:
-        match layer:
-            case Chain(body):
-                return (yield from _chain(body, flow, f"{path}."))
-            case Residual():
-                return (yield from _residual(layer, flow, path))
-            case Branches():
-                return (yield from _branches(layer, flow, path))
-        output = layer.output(shape)
-    except ShapeError as error:
-        raise UsageError(f"layer {path}, {type(layer).__name__}: {error}") from None
-    placed = Placed(path, layer, shape, output, follows)
-    yield placed
-    return output, follows or bool(placed.parameters)
-
-
-def _residual(layer: Residual, flow: _Flow, path: str) -> _Walk:
-    body, body_follows = yield from _chain(layer.body, flow, f"{path}.body.")
-    shortcut, shortcut_follows = yield from _chain(layer.shortcut, flow, f"{path}.shortcut.")
-    if body != shortcut:
-        raise ShapeError(f"cannot add {_text(body)} and {_text(shortcut)}")
-    return body, body_follows or shortcut_follows
-
-
-def _branches(layer: Branches, flow: _Flow, path: str) -> _Walk:
-    outputs: list[Shape] = []
-    follows = False
-    for index, branch in enumerate(layer.branches):
-        output, learnt = yield from _chain(branch, flow, f"{path}.{index}.")
-        outputs.append(output)
-        follows = follows or learnt
-    for each in outputs:
-        need(each, 3, "branches of images")
-        if each[1:] != outputs[0][1:]:
-            raise ShapeError(f"cannot put {_text(each)} beside {_text(outputs[0])}")
-    return (sum(each[0] for each in outputs), *outputs[0][1:]), follows
-
-
-def _text(shape: Shape) -> str:
-    return " x ".join(map(str, shape))

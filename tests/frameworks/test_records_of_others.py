@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scaling.workloads import data
-from scaling.workloads.data import recordio, tfrecord
+from scaling.workloads.data.records import records
 
 TENSORFLOW = """
 import sys, tensorflow as tf
@@ -52,7 +52,7 @@ def write(script: str, package: str, folder: Path) -> None:
 
 def test_tfrecords_of_tensorflow(tmp_path: Path) -> None:
     write(TENSORFLOW, "tensorflow", tmp_path)
-    found = tfrecord.records(tmp_path, data.spec("imagenet-tfrecord"), "train")
+    found = records(tmp_path, data.spec("imagenet-tfrecord"), "train")
     pictures = [found.read(index) for index in range(len(found))]
     assert [label for _, label in pictures] == [0, 199, 999, 0, 199, 999]
     assert [content for content, _ in pictures] == [
@@ -63,7 +63,7 @@ def test_tfrecords_of_tensorflow(tmp_path: Path) -> None:
 def test_recordio_of_mxnet(tmp_path: Path) -> None:
     write(MXNET, "mxnet", tmp_path)
     magic = (0xCED7230A).to_bytes(4, "little")
-    found = recordio.records(tmp_path, data.spec("imagenet-rec"), "train")
+    found = records(tmp_path, data.spec("imagenet-rec"), "train")
     assert [found.read(index) for index in range(len(found))] == [
         (b"first", 3),
         (b"ab", 7),

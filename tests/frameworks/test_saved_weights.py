@@ -18,7 +18,7 @@ from scaling import frameworks
 from scaling.agent.environment import child_environ
 from scaling.records.point import Regime
 from scaling.records.task import Task
-from scaling.workloads import models, weights, weights_file
+from scaling.workloads import models, weights
 from scaling.workloads.layers import BatchNorm
 from scaling.workloads.specs import ModelSpec
 from tests.support.points import TASK, changed
@@ -30,12 +30,12 @@ from importlib import import_module
 import msgspec
 from scaling import frameworks
 from scaling.records.task import Task
-from scaling.workloads import models, weights_file
+from scaling.workloads import models, weights
 task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
 module = import_module(frameworks.load(task.point.strategy).trainer_module)
 getattr(module, "prepare", lambda: None)()
 learnt = module.connect(task).learnt()
-weights_file.save(sys.argv[1], models.at(task.point), learnt.trained, learnt.statistics)
+weights.save(sys.argv[1], models.at(task.point), learnt.trained, learnt.statistics)
 """
 
 
@@ -49,7 +49,7 @@ def begun(spec: ModelSpec, path: Path) -> str:
     random = np.random.default_rng(0)
     widths = [placed.shape[0] for placed in spec.placed if isinstance(placed.layer, BatchNorm)]
     statistics = [(random.random(width), random.random(width)) for width in widths]
-    weights_file.save(str(path), spec, dict(weights.draw(spec, seed=7)), statistics)
+    weights.save(str(path), spec, dict(weights.draw(spec, seed=7)), statistics)
     return str(path)
 
 

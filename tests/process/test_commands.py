@@ -200,7 +200,7 @@ SWEEPS = ("agent", "analysis", "frameworks", "hosts", "report", "sweep")
     ("code", "absent"),
     [
         ("import scaling.sweep.view.live", {"rich"}),
-        ("from scaling.workloads.feeds.digits import load; load(9, 9)", {"sklearn"}),
+        ("from scaling.workloads.feeds.pictures import digits; digits(9, 9)", {"sklearn"}),
         ("from scaling.workloads import feeds", {"numpy"}),
         (GATHER, {*FRAMEWORKS, "mpi4py", "numpy"}),
         ("import scaling.tools.check.__main__", {*FRAMEWORKS, "rich", "typer", "scipy"}),

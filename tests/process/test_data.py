@@ -10,7 +10,7 @@ import pytest
 
 from scaling.workloads import data, feeds, models
 from scaling.workloads.data import images
-from scaling.workloads.feeds import digits
+from scaling.workloads.feeds import pictures
 from scaling.workloads.specs import Images
 from tests.support import debian
 
@@ -51,6 +51,6 @@ def test_the_file_read_directly_holds_what_scikit_learn_loads() -> None:
     load_digits = import_module("sklearn.datasets").load_digits  # scikit-learn has no types
 
     wanted = load_digits()
-    pixels, labels = digits.read()
+    pixels, labels = pictures.read_digits()
     np.testing.assert_array_equal(pixels, wanted.images)
     np.testing.assert_array_equal(labels, wanted.target)

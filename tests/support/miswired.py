@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.jax.mesh import OnMesh
+from scaling.frameworks.jax.strategies import OnMesh
 from scaling.frameworks.pytorch.ddp import DDP
 from scaling.records.task import Task
 

@@ -141,7 +141,7 @@ class Keras:
     """TensorFlow."""
 
     def __init__(self) -> None:
-        from scaling.frameworks.tf.plain import ENVIRON
+        from scaling.frameworks.tf.strategies import ENVIRON
 
         os.environ.update(ENVIRON)
         import tensorflow as tf
@@ -201,7 +201,7 @@ class Gluon:
         with mx.autograd.record():
             losses = self._losses.loss_of(spec.target)(net(given), mx.nd.array(labels))
         losses.backward()
-        gradients = {name: each.grad().asnumpy() / BATCH for name, each in self._network.parameters(net).items()}
+        gradients = {name: each.grad().asnumpy() / BATCH for name, each in net.trained.items()}
         return {"loss": losses.mean().asnumpy()[0], **gradients}
 
 

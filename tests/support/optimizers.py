@@ -37,7 +37,7 @@ def recipe(name: Optimizer) -> Recipe:
 
 
 def keras(name: Optimizer) -> Array:
-    from scaling.frameworks.tf.plain import ENVIRON
+    from scaling.frameworks.tf.strategies import ENVIRON
 
     os.environ.update(ENVIRON)
     import keras as library

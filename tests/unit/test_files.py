@@ -17,7 +17,7 @@ from scaling.errors import UsageError
 from scaling.hosts import networks
 from scaling.records import store
 from scaling.run import flags
-from scaling.workloads import models, weights_file
+from scaling.workloads import models, weights
 from tests.bench import published
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -28,7 +28,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "published.json": published.read,
     **dict.fromkeys(
         ("weights.npz", "weights.safetensors"),
-        lambda path: weights_file.weights(replace(models.spec("resnet50"), weights=str(path))),
+        lambda path: weights.of_file(replace(models.spec("resnet50"), weights=str(path))),
     ),
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
@@ -114,9 +114,7 @@ class JaxRank(Rank):
 EPSILON, DECAYING, SECOND, RHO = 1e-7, 0.9, 0.999, 0.95
 # Arrays that an optimiser keeps for each parameter.
 KEPT: dict[Optimizer, int] = {"sgd": 1, "rmsprop": 1, "adadelta": 2, "adam": 2, "adamw": 2}
-# One parameter's weight, gradient and kept arrays, the recipe, the rate and the step, counted from 1.
-# Returns its new weight and kept arrays.
-Update: TypeAlias = Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]]
+Kept: TypeAlias = tuple[jax.Array, ...]
 
 
 def first_kept(recipe: Recipe, weights: Mapping[str, NDArray[Any]]) -> dict[str, tuple[NDArray[Any], ...]]:
@@ -126,89 +124,61 @@ def first_kept(recipe: Recipe, weights: Mapping[str, NDArray[Any]]) -> dict[str,
 
 
 def updated(
-    recipe: Recipe,
-    weights: Arrays,
-    gradients: Arrays,
-    kept: dict[str, tuple[jax.Array, ...]],
-    rate: jax.Array,
-    step: jax.Array,
-) -> tuple[Arrays, dict[str, tuple[jax.Array, ...]]]:
-    """Return the new weights and kept arrays. Only AdamW decays weights apart from the gradients."""
-    one, coupled = UPDATES[recipe.optimizer], recipe.decay if recipe.optimizer != "adamw" else 0.0
+    recipe: Recipe, weights: Arrays, gradients: Arrays, kept: dict[str, Kept], rate: jax.Array, step: jax.Array
+) -> tuple[Arrays, dict[str, Kept]]:
+    """Return the new weights and kept arrays. `step` counts from 1. Only AdamW decays weights apart from the
+    gradients."""
+    coupled = recipe.decay if recipe.optimizer != "adamw" else 0.0
     new = {
-        name: one(each, gradients[name] + coupled * each, kept[name], recipe, rate, step)
+        name: _updated(recipe, each, gradients[name] + coupled * each, kept[name], rate, step)
         for name, each in weights.items()
     }
     return {name: each for name, (each, _) in new.items()}, {name: own for name, (_, own) in new.items()}
 
 
-def _sgd(w: jax.Array, g: jax.Array, kept: tuple[jax.Array, ...], recipe: Recipe, rate: jax.Array, _step: jax.Array
-         ) -> tuple[jax.Array, tuple[jax.Array, ...]]:  # fmt: skip
-    moved = recipe.momentum * kept[0] + g
-    return w - rate * moved, (moved,)
-
-
-def _rmsprop(w: jax.Array, g: jax.Array, kept: tuple[jax.Array, ...], _recipe: Recipe, rate: jax.Array,
-             _step: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:  # fmt: skip
-    squares = DECAYING * kept[0] + (1 - DECAYING) * g * g
-    return w - rate * g / jnp.sqrt(squares + EPSILON), (squares,)
-
-
-def _adadelta(w: jax.Array, g: jax.Array, kept: tuple[jax.Array, ...], _recipe: Recipe, rate: jax.Array,
-              _step: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:  # fmt: skip
-    squares = RHO * kept[0] + (1 - RHO) * g * g
-    delta = jnp.sqrt(kept[1] + EPSILON) / jnp.sqrt(squares + EPSILON) * g
-    return w - rate * delta, (squares, RHO * kept[1] + (1 - RHO) * delta * delta)
-
-
-def _adam(w: jax.Array, g: jax.Array, kept: tuple[jax.Array, ...], recipe: Recipe, rate: jax.Array,
-          step: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:  # fmt: skip
-    if recipe.optimizer == "adamw":
-        w = w * (1 - rate * recipe.decay)
+def _updated(
+    recipe: Recipe, w: jax.Array, g: jax.Array, kept: Kept, rate: jax.Array, step: jax.Array
+) -> tuple[jax.Array, Kept]:
+    match recipe.optimizer:
+        case "sgd":
+            moved = recipe.momentum * kept[0] + g
+            return w - rate * moved, (moved,)
+        case "rmsprop":
+            squares = DECAYING * kept[0] + (1 - DECAYING) * g * g
+            return w - rate * g / jnp.sqrt(squares + EPSILON), (squares,)
+        case "adadelta":
+            squares = RHO * kept[0] + (1 - RHO) * g * g
+            delta = jnp.sqrt(kept[1] + EPSILON) / jnp.sqrt(squares + EPSILON) * g
+            return w - rate * delta, (squares, RHO * kept[1] + (1 - RHO) * delta * delta)
+        case "adamw":
+            w = w * (1 - rate * recipe.decay)
     mean = DECAYING * kept[0] + (1 - DECAYING) * g
     squares = SECOND * kept[1] + (1 - SECOND) * g * g
     size = jnp.sqrt(squares / (1 - SECOND**step)) + EPSILON
     return w - rate * mean / (1 - DECAYING**step) / size, (mean, squares)
 
 
-UPDATES: dict[Optimizer, Update] = {
-    "sgd": _sgd, "rmsprop": _rmsprop, "adadelta": _adadelta, "adam": _adam, "adamw": _adam,
-}  # fmt: skip
-
-
 # ---------------------------------------------------------------- losses
 
-Loss: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 
+def loss_of(target: Target) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Return a function of float32 logits and labels to their mean loss over everything that counts.
 
-def loss_of(target: Target) -> Loss:
-    """Return a function of float32 logits and labels to their mean loss over everything that counts."""
-    match target:
-        case Binary():
-            return _binary
-        case MaskedTokens():
-            return _masked
-        case _:
-            return lambda logits, labels: _entropies(logits, labels).mean()
+    Logits are (..., classes) with labels (...), or (batch, 1) with labels 0 or 1."""
 
+    def loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+        if isinstance(target, Binary):
+            one = logits[:, 0]
+            return (jax.nn.softplus(one) - one * labels).mean()
+        # IGNORED is negative.
+        known = jnp.maximum(labels, 0) if isinstance(target, MaskedTokens) else labels
+        losses = jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, known[..., None], -1)[..., 0]
+        if not isinstance(target, MaskedTokens):
+            return losses.mean()
+        counts = labels >= 0
+        return jnp.where(counts, losses, 0).sum() / counts.sum()
 
-def _entropies(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Map logits (..., classes) and labels (...) to the cross-entropy of each: (...)."""
-    chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
-    return jax.nn.logsumexp(logits, -1) - chosen
-
-
-def _binary(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Logits (batch, 1), labels 0 or 1."""
-    one = logits[:, 0]
-    return (jax.nn.softplus(one) - one * labels).mean()
-
-
-def _masked(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """The mean over positions whose label is not IGNORED, which is negative."""
-    counts = labels >= 0
-    losses = _entropies(logits, jnp.maximum(labels, 0))
-    return jnp.where(counts, losses, 0).sum() / counts.sum()
+    return loss
 
 
 # ---------------------------------------------------------------- loop
@@ -237,15 +207,14 @@ class Training(JaxRank, Trained):
         self.shapes = self.describe()
         self._work = task.point.workload
         self._dtype = DTYPES.get(self._work.precision, jnp.float32)
-        self._losses = loss_of(self.spec.target)
+        self._losses = self.own.losses if self.own and self.own.file.loss else loss_of(self.spec.target)
         self._parts = accumulated(task.point)
-        if self.own and self.own.file.loss:
-            self._losses = self.own.losses
         self._feed = self._own_feed() if self.own else feeding.opened(task, self.spec, _no_pipeline)
         self._rate = self.spec.recipe.rate
         self._steps = self.samples = 0
         self._loss: jax.Array | None = None
-        self._state = self._begun()
+        drawn, known = self.network.first(), jax.tree.map(lambda each: each[None], network.statistics(self.spec))
+        self._state = self.placed(State(drawn, first_kept(self.spec.recipe, drawn), known))
         batch = self._moved(0)
         self._fixed = batch if self._feed.fixed else None
         # Compiled here: a slow step would count as stalled.
@@ -329,9 +298,9 @@ class Training(JaxRank, Trained):
         would leave out."""
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.task.seed), number), self.rank())
         known = jax.tree.map(lambda each: each[0], state.statistics)
+        gradients: Arrays = {}
         if self._work.pass_ == "forward":
             loss, known = self._forward(state.weights, known, inputs, labels, key)
-            gradients: Arrays = {}
         else:
             loss, known, gradients = self._backward(state.weights, known, inputs, labels, key)
         new = state._replace(statistics=jax.tree.map(lambda each: each[None], known))
@@ -369,11 +338,6 @@ class Training(JaxRank, Trained):
 
     # ------------------------------------------------------------ arrays
 
-    def _begun(self) -> State:
-        drawn = self.network.first()
-        known = jax.tree.map(lambda each: each[None], network.statistics(self.spec))
-        return self.placed(State(drawn, first_kept(self.spec.recipe, drawn), known))
-
     def _moved(self, step: int) -> tuple[jax.Array, jax.Array]:
         inputs, labels = self._feed.batch(step)
         return self.fed(_narrow(inputs) if self.own else _last(inputs)), self.fed(_narrow(labels))
@@ -389,12 +353,11 @@ class Training(JaxRank, Trained):
 
     @cached_property
     def _classes(self) -> Callable[..., jax.Array]:
-        return jax.jit(partial(_told, self.spec, self._dtype))
+        def classes(arrays: Arrays, known: Statistics, inputs: jax.Array) -> jax.Array:
+            logits, _ = network.apply(self.spec, arrays, known, inputs, key=None, dtype=self._dtype)
+            return logits[:, 0] > 0 if isinstance(self.spec.target, Binary) else logits.argmax(1)
 
-
-def _told(spec: Any, dtype: Any, arrays: Arrays, known: Statistics, inputs: jax.Array) -> jax.Array:
-    logits, _ = network.apply(spec, arrays, known, inputs, key=None, dtype=dtype)
-    return logits[:, 0] > 0 if isinstance(spec.target, Binary) else logits.argmax(1)
+        return jax.jit(classes)
 
 
 def _last(inputs: NDArray[Any]) -> NDArray[Any]:

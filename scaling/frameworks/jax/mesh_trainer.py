@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scaling.frameworks.abilities import Untrained
 from scaling.frameworks.base import Trainer, timeout_s
 from scaling.frameworks.jax.loop import JaxRank, State, Training
-from scaling.frameworks.jax.mesh import SHARDED
 from scaling.frameworks.jax.network import Arrays
+from scaling.frameworks.jax.strategies import SHARDED
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 
@@ -133,36 +133,28 @@ class Averaged(Meshed, Training):
 # ---------------------------------------------------------------- comm
 
 
-class Idle(Untrained, Meshed):
-    """A rank that exchanges as in training and trains nothing. A strategy says `begun` and `exchanged`."""
+class GradientExchange(Untrained, Meshed):
+    """The all-reduce of one step alone."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._arrays = self.begun({name: np.ones(shape, np.float32) for name, shape in self.describe().items()})
+        ones = {name: np.ones(shape, np.float32) for name, shape in self.describe().items()}
+        self._arrays = {name: self.spread(self.mine(each), P(AXIS)) for name, each in ones.items()}
         self._step = self.exchanged().lower(self._arrays).compile()
         self._result: Any = None
 
-    def begun(self, ones: dict[str, NDArray[np.float32]]) -> Any:
-        raise NotImplementedError
+    def mine(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return this rank's part of what is exchanged."""
+        return array[None]
 
     def exchanged(self) -> Any:
-        raise NotImplementedError
+        return self.over_ranks(lambda gradients: lax.pmean(gradients, AXIS), P(AXIS), P(AXIS))
 
     def step(self) -> None:
         self._result = self._step(self._arrays)
 
     def sync(self) -> None:
         jax.block_until_ready(self._result)
-
-
-class GradientExchange(Idle):
-    """The all-reduce of one step alone."""
-
-    def begun(self, ones: dict[str, NDArray[np.float32]]) -> Any:
-        return jax.tree.map(lambda each: self.spread(each[None], P(AXIS)), ones)
-
-    def exchanged(self) -> Any:
-        return self.over_ranks(lambda gradients: lax.pmean(gradients, AXIS), P(AXIS), P(AXIS))
 
 
 # ---------------------------------------------------------------- sharded
@@ -215,12 +207,11 @@ class Sharded(Averaged):
         return gathering
 
 
-class ShardExchange(Idle):
+class ShardExchange(GradientExchange):
     """The collectives of one step alone: parameters are gathered, as many gradients reduced and scattered."""
 
-    def begun(self, ones: dict[str, NDArray[np.float32]]) -> Arrays:
-        ranks = self.task.point.world_size
-        return {name: self.spread(part(each, self.task.rank, ranks), P(AXIS)) for name, each in ones.items()}
+    def mine(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        return part(array, self.task.rank, self.task.point.world_size)
 
     def exchanged(self) -> Any:
         def exchange(parts: Arrays) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@ sequences.py). Images are channels last, because XLA's fast convolutions on CPU 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
@@ -13,9 +13,10 @@ from jax import lax
 from numpy.typing import NDArray
 
 from scaling.frameworks import outside
-from scaling.workloads import layers, sequences, weights
+from scaling.workloads import layers, sequences, walk, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import ModelSpec
+from scaling.workloads.walk import Walk
 
 Arrays: TypeAlias = dict[str, jax.Array]
 # Mean and variance of each batch norm, in order.
@@ -27,7 +28,8 @@ class Network:
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
         self.spec, self._seed = spec, seed
-        self.shapes = {f"{one.path}.{each.name}": each.shape for one in spec.placed for each in one.parameters}
+        trained = walk.parameters(spec.layers, spec.input.shape)
+        self.shapes = {name: each.shape for name, each in trained.items()}
 
     def first(self) -> dict[str, NDArray[np.float32]]:
         """Return the first parameters, on the host."""
@@ -77,24 +79,17 @@ def statistics(spec: ModelSpec) -> tuple[tuple[NDArray[np.float32], NDArray[np.f
 
 
 def apply(
-    spec: ModelSpec,
-    arrays: Arrays,
-    known: Statistics,
-    inputs: jax.Array,
-    *,
-    key: jax.Array | None,
+    spec: ModelSpec, arrays: Arrays, known: Statistics, inputs: jax.Array, *, key: jax.Array | None,
     dtype: Any = jnp.float32,
-) -> tuple[jax.Array, Statistics]:
+) -> tuple[jax.Array, Statistics]:  # fmt: skip
     """Map images (batch, height, width, channels) or tokens (batch, length) to float32 logits and new statistics,
     computing in `dtype`. With a `key` for dropout it trains, without one it infers."""
-    cast = {name: each.astype(dtype) for name, each in arrays.items()}
-    walked = _Walk(spec, cast, known, key, dtype)
-    taken = inputs.astype(dtype) if inputs.ndim == 4 else inputs
-    logits = walked.chain(spec.layers, taken, "")
+    walked = _Pass(spec, {name: each.astype(dtype) for name, each in arrays.items()}, known, key, dtype)
+    logits = walked.chain(spec.layers, inputs.astype(dtype) if inputs.ndim == 4 else inputs)
     return logits.astype(jnp.float32), tuple(walked.statistics)
 
 
-class _Walk:
+class _Pass(Walk[jax.Array]):
     """One forward pass over a description. `words` is the embedding that tied logits share."""
 
     words: jax.Array
@@ -103,28 +98,19 @@ class _Walk:
         self, spec: ModelSpec, arrays: Arrays, known: Statistics, key: jax.Array | None, dtype: Any
     ) -> None:
         self._placed = {each.path: each for each in spec.placed}
-        self._arrays, self._known, self._key = arrays, known, key
-        self._drawn = 0
-        self.dtype, self.training = dtype, key is not None
+        self._arrays, self._known, self._key, self.dtype, self._drawn = arrays, known, key, dtype, 0
         self.statistics: list[tuple[jax.Array, jax.Array]] = []
 
-    def chain(self, body: Iterable[Layer], x: jax.Array, path: str) -> jax.Array:
-        for index, layer in enumerate(body):
-            x = self.one(layer, x, f"{path}{index}")
-        return x
-
     def one(self, layer: Layer, x: jax.Array, path: str) -> jax.Array:
-        match layer:
-            case layers.Chain(body):
-                return self.chain(body, x, f"{path}.")
-            case layers.Residual(body, shortcut):
-                return self.chain(body, x, f"{path}.body.") + self.chain(shortcut, x, f"{path}.shortcut.")
-            case layers.Branches(branches):
-                ways = [self.chain(each, x, f"{path}.{index}.") for index, each in enumerate(branches)]
-                return jnp.concatenate(ways, -1)
         placed = self._placed[path]
         own = {each.name: self._arrays[f"{path}.{each.name}"] for each in placed.parameters}
         return APPLIED[type(layer)](self, layer, x, own, placed.output)
+
+    def add(self, body: jax.Array, shortcut: jax.Array, _path: str) -> jax.Array:
+        return body + shortcut
+
+    def join(self, branches: list[jax.Array], _path: str) -> jax.Array:
+        return jnp.concatenate(branches, -1)
 
     def dropped(self, x: jax.Array, rate: float) -> jax.Array:
         if self._key is None or not rate:
@@ -136,7 +122,7 @@ class _Walk:
     def norm(self, layer: layers.BatchNorm, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return mean and variance of a batch, or in inference the running ones, which training moves."""
         known, keep = self._known[len(self.statistics)], layer.momentum
-        if not self.training:
+        if self._key is None:
             self.statistics.append(known)
             return known
         axes = tuple(range(x.ndim - 1))
@@ -147,15 +133,17 @@ class _Walk:
 
 
 # ---------------------------------------------------------------- layers
+#
+# Each function takes the pass, the layer, its input, its own parameters by name, and the shape of its output.
 
 
-def _linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """Map (..., inputs) by a matrix (outputs, inputs)."""
-    found = x @ weight.T
-    return found if bias is None else found + bias
+def _linear(x: jax.Array, own: Arrays, name: str = "") -> jax.Array:
+    """Map (..., inputs) by a matrix (outputs, inputs) and perhaps a bias."""
+    found = x @ own[f"{name}weight"].T
+    return found + own[f"{name}bias"] if f"{name}bias" in own else found
 
 
-def _conv(_walk: _Walk, layer: layers.Conv, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+def _conv(_pass: _Pass, layer: layers.Conv, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
     borders = [(each, each) for each in layers.pair(layer.pad)]
     strides = layers.pair(layer.stride)
     found = lax.conv_general_dilated(
@@ -164,7 +152,7 @@ def _conv(_walk: _Walk, layer: layers.Conv, x: jax.Array, own: Arrays, _output: 
     return found + own["bias"] if "bias" in own else found
 
 
-def _pool(_walk: _Walk, layer: layers.Pool, x: jax.Array, _own: Arrays, output: Shape) -> jax.Array:
+def _pool(_pass: _Pass, layer: layers.Pool, x: jax.Array, _own: Arrays, output: Shape) -> jax.Array:
     borders = [
         (layer.pad, max(0, (count - 1) * layer.stride + layer.kernel - size - layer.pad))
         for size, count in zip(x.shape[1:3], output[1:], strict=True)
@@ -176,45 +164,46 @@ def _pool(_walk: _Walk, layer: layers.Pool, x: jax.Array, _own: Arrays, output: 
     return lax.reduce_window(x, 0.0, lax.add, window, strides, padding) / layer.kernel**2
 
 
-def _flatten(_walk: _Walk, _layer: Layer, x: jax.Array, _own: Arrays, _output: Shape) -> jax.Array:
+def _flatten(_pass: _Pass, _layer: Layer, x: jax.Array, _own: Arrays, _output: Shape) -> jax.Array:
     """Put channels outermost, as described."""
     return (x.transpose(0, 3, 1, 2) if x.ndim == 4 else x).reshape(len(x), -1)
 
 
-def _batch_norm(walk: _Walk, layer: layers.BatchNorm, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+def _normed(
+    passed: _Pass,
+    layer: layers.BatchNorm | sequences.LayerNorm | sequences.RMSNorm,
+    x: jax.Array,
+    own: Arrays,
+    _output: Shape,
+) -> jax.Array:
+    """Normalise in float32."""
     wide = x.astype(jnp.float32)
-    mean, variance = walk.norm(layer, wide)
-    scale = lax.rsqrt(variance + layer.epsilon) * own["weight"]
-    return ((wide - mean) * scale + own["bias"]).astype(walk.dtype)
+    if isinstance(layer, sequences.RMSNorm):
+        scale = lax.rsqrt((wide * wide).mean(-1, keepdims=True) + layer.epsilon)
+        return (wide * scale * own["weight"]).astype(passed.dtype)
+    if isinstance(layer, layers.BatchNorm):
+        mean, variance = passed.norm(layer, wide)
+        scale = lax.rsqrt(variance + layer.epsilon) * own["weight"]
+        return ((wide - mean) * scale + own["bias"]).astype(passed.dtype)
+    mean, scale = wide.mean(-1, keepdims=True), lax.rsqrt(wide.var(-1, keepdims=True) + layer.epsilon)
+    return ((wide - mean) * scale * own["weight"] + own["bias"]).astype(passed.dtype)
 
 
-def _layer_norm(walk: _Walk, layer: sequences.LayerNorm, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
-    wide = x.astype(jnp.float32)
-    mean, variance = wide.mean(-1, keepdims=True), wide.var(-1, keepdims=True)
-    return ((wide - mean) * lax.rsqrt(variance + layer.epsilon) * own["weight"] + own["bias"]).astype(walk.dtype)
-
-
-def _rms_norm(walk: _Walk, layer: sequences.RMSNorm, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
-    wide = x.astype(jnp.float32)
-    scale = lax.rsqrt((wide * wide).mean(-1, keepdims=True) + layer.epsilon)
-    return (wide * scale * own["weight"]).astype(walk.dtype)
-
-
-def _activation(_walk: _Walk, layer: layers.Activation, x: jax.Array, _own: Arrays, _output: Shape) -> jax.Array:
+def _activation(_pass: _Pass, layer: layers.Activation, x: jax.Array, _own: Arrays, _output: Shape) -> jax.Array:
     return jax.nn.relu(x) if layer.kind == "relu" else jax.nn.gelu(x, approximate=layer.kind == "gelu-tanh")
 
 
-def _embedding(walk: _Walk, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
-    walk.words = own["weight"]
-    return walk.words[x]
+def _embedding(passed: _Pass, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    passed.words = own["weight"]
+    return passed.words[x]
 
 
-def _class_token(_walk: _Walk, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+def _class_token(_pass: _Pass, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
     token = jnp.broadcast_to(own["weight"], (len(x), 1, x.shape[-1]))
     return jnp.concatenate([token, x], 1)
 
 
-def _lstm(_walk: _Walk, layer: sequences.LSTM, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+def _lstm(_pass: _Pass, layer: sequences.LSTM, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
     ways = [_last_state(x, own, "")]
     if layer.both_ways:
         ways.append(_last_state(x[:, ::-1], own, "_reverse"))
@@ -223,13 +212,13 @@ def _lstm(_walk: _Walk, layer: sequences.LSTM, x: jax.Array, own: Arrays, _outpu
 
 def _last_state(x: jax.Array, own: Arrays, suffix: str) -> jax.Array:
     """Map (batch, length, inputs) to the state after the last position: (batch, width)."""
-    fed = _linear(x, own[f"weight_input{suffix}"], own[f"bias{suffix}"])
+    fed = x @ own[f"weight_input{suffix}"].T + own[f"bias{suffix}"]
     state_weight = own[f"weight_state{suffix}"]
     empty = jnp.zeros((len(x), state_weight.shape[1]), x.dtype)
 
     def move(states: tuple[jax.Array, jax.Array], one: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:
         state, cell = states
-        entered, forgot, new, shown = jnp.split(one + _linear(state, state_weight), 4, -1)
+        entered, forgot, new, shown = jnp.split(one + state @ state_weight.T, 4, -1)
         cell = jax.nn.sigmoid(forgot) * cell + jax.nn.sigmoid(entered) * jnp.tanh(new)
         return (jax.nn.sigmoid(shown) * jnp.tanh(cell), cell), None
 
@@ -237,34 +226,28 @@ def _last_state(x: jax.Array, own: Arrays, suffix: str) -> jax.Array:
     return state
 
 
-def _attention(walk: _Walk, layer: sequences.Attention, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+def _attention(passed: _Pass, layer: sequences.Attention, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
     """Map (batch, length, width) to the same shape."""
-    length, width = x.shape[1:]
-    queries, keys, values = (_by_head(each, width // layer.heads) for each in _projected(layer, x, own))
+    batch, length, width = x.shape
+    if layer.fused:
+        of_queries, of_keys = layer.widths(width)
+        projected = jnp.split(_linear(x, own, "qkv_"), (of_queries, of_queries + of_keys), -1)
+    else:
+        projected = [_linear(x, own, f"{each}_") for each in ("query", "key", "value")]
+    # (batch, heads, length, size)
+    size = width // layer.heads
+    queries, keys, values = (each.reshape(batch, length, -1, size).swapaxes(1, 2) for each in projected)
     if layer.rotary:
-        angles = weights.angles(length, width // layer.heads, layer.rotary)
+        angles = weights.angles(length, size, layer.rotary)
         queries, keys = _turned(queries, *angles), _turned(keys, *angles)
     shared = layer.heads // layer.key_heads
     if shared > 1:
         keys, values = jnp.repeat(keys, shared, 1), jnp.repeat(values, shared, 1)
-    scores = (queries @ keys.swapaxes(2, 3)).astype(jnp.float32) / queries.shape[-1] ** 0.5
+    scores = (queries @ keys.swapaxes(2, 3)).astype(jnp.float32) / size**0.5
     if layer.causal:
         scores = jnp.where(jnp.tri(length, dtype=bool), scores, -jnp.inf)
-    shares = walk.dropped(jax.nn.softmax(scores).astype(values.dtype), layer.dropout)
-    mixed = (shares @ values).swapaxes(1, 2).reshape(x.shape)
-    return _linear(mixed, own["output_weight"], own.get("output_bias"))
-
-
-def _projected(layer: sequences.Attention, x: jax.Array, own: Arrays) -> list[jax.Array]:
-    if not layer.fused:
-        return [_linear(x, own[f"{each}_weight"], own.get(f"{each}_bias")) for each in ("query", "key", "value")]
-    width, keys = layer.widths(x.shape[-1])
-    return jnp.split(_linear(x, own["qkv_weight"], own.get("qkv_bias")), (width, width + keys), -1)
-
-
-def _by_head(x: jax.Array, size: int) -> jax.Array:
-    """Map (batch, length, heads x size) to (batch, heads, length, size)."""
-    return x.reshape(*x.shape[:2], -1, size).swapaxes(1, 2)
+    shares = passed.dropped(jax.nn.softmax(scores).astype(values.dtype), layer.dropout)
+    return _linear((shares @ values).swapaxes(1, 2).reshape(x.shape), own, "output_")
 
 
 def _turned(x: jax.Array, cosine: NDArray[np.float32], sine: NDArray[np.float32]) -> jax.Array:
@@ -274,35 +257,28 @@ def _turned(x: jax.Array, cosine: NDArray[np.float32], sine: NDArray[np.float32]
     return jnp.concatenate(turned, -1).astype(x.dtype)
 
 
-def _gated(_walk: _Walk, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
-    inside = jax.nn.silu(_linear(x, own["gate_weight"])) * _linear(x, own["up_weight"])
-    return _linear(inside, own["down_weight"])
+def _gated(_pass: _Pass, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
+    return _linear(jax.nn.silu(_linear(x, own, "gate_")) * _linear(x, own, "up_"), own, "down_")
 
 
-def _positions(_walk: _Walk, _layer: Layer, x: jax.Array, own: Arrays, _output: Shape) -> jax.Array:
-    return x + own["weight"][: x.shape[1]]
-
-
-APPLIED: dict[type[Layer], Callable[[_Walk, Any, jax.Array, Arrays, Shape], jax.Array]] = {
+APPLIED: dict[type[Layer], Callable[[_Pass, Any, jax.Array, Arrays, Shape], jax.Array]] = {
     layers.Conv: _conv,
     layers.Pool: _pool,
-    layers.GlobalMean: lambda _walk, _layer, x, _own, _output: x.mean((1, 2)),
+    layers.GlobalMean: lambda _pass, _layer, x, _own, _output: x.mean((1, 2)),
     layers.Flatten: _flatten,
-    layers.BatchNorm: _batch_norm,
-    layers.Dense: lambda _walk, _layer, x, own, _output: _linear(x, own["weight"], own.get("bias")),
+    layers.Dense: lambda _pass, _layer, x, own, _output: _linear(x, own),
     layers.Activation: _activation,
-    layers.Dropout: lambda walk, layer, x, _own, _output: walk.dropped(x, layer.rate),
-    sequences.OneHot: lambda walk, layer, x, _own, _output: jax.nn.one_hot(x, layer.words, dtype=walk.dtype),
+    layers.Dropout: lambda passed, layer, x, _own, _output: passed.dropped(x, layer.rate),
+    **dict.fromkeys((layers.BatchNorm, sequences.LayerNorm, sequences.RMSNorm), _normed),
+    sequences.OneHot: lambda passed, layer, x, _own, _output: jax.nn.one_hot(x, layer.words, dtype=passed.dtype),
     sequences.Embedding: _embedding,
-    sequences.Positions: _positions,
-    sequences.Segments: lambda _walk, _layer, x, own, _output: x + own["weight"][0],
-    sequences.Patches: lambda _walk, _layer, x, _own, _output: x.reshape(len(x), -1, x.shape[-1]),
+    sequences.Positions: lambda _pass, _layer, x, own, _output: x + own["weight"][: x.shape[1]],
+    sequences.Segments: lambda _pass, _layer, x, own, _output: x + own["weight"][0],
+    sequences.Patches: lambda _pass, _layer, x, _own, _output: x.reshape(len(x), -1, x.shape[-1]),
     sequences.ClassToken: _class_token,
-    sequences.First: lambda _walk, _layer, x, _own, _output: x[:, 0],
+    sequences.First: lambda _pass, _layer, x, _own, _output: x[:, 0],
     sequences.LSTM: _lstm,
-    sequences.LayerNorm: _layer_norm,
-    sequences.RMSNorm: _rms_norm,
     sequences.Attention: _attention,
     sequences.Gated: _gated,
-    sequences.TiedLogits: lambda walk, _layer, x, own, _output: _linear(x, walk.words, own.get("bias")),
+    sequences.TiedLogits: lambda passed, _layer, x, own, _output: _linear(x, {**own, "weight": passed.words}),
 }

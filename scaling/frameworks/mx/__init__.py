@@ -8,14 +8,14 @@ from scaling.frameworks.base import Exchange, Framework
 FRAMEWORK = Framework(
     name="mxnet",
     strategies={
-        "local": "local_kvstore",
-        "device": "local_kvstore",
-        "nccl": "local_kvstore",
-        "dist_sync": "dist_kvstore",
-        "dist_device_sync": "dist_kvstore",
-        "dist_async": "dist_kvstore",
-        "horovod": "hvd",
-        "plain": "plain",
+        "local": "strategies",
+        "device": "strategies",
+        "nccl": "strategies",
+        "dist_sync": "strategies",
+        "dist_device_sync": "strategies",
+        "dist_async": "strategies",
+        "horovod": "strategies",
+        "plain": "strategies",
     },
     aliases={"dist_sync_device": "dist_device_sync"},
     distributions={

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy
 
-from scaling.frameworks.mx.plain import cuda_build
+from scaling.frameworks.mx.strategies import cuda_build
 
 # Below `nvidia/`, each after the libraries that it links to.
 LIBRARIES = (

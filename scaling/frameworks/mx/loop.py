@@ -5,8 +5,8 @@ Strategies differ in their contexts and in the Trainer that exchanges the gradie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from scaling.emulated.device import EmulatedDevice, value
 from scaling.emulated.layers import Span
 from scaling.frameworks import feeding
-from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained, Untrained, digest_of, filled, pack
+from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained, Untrained, filled, pack
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.mx import native_feed, network
 from scaling.frameworks.mx.library import mx
-from scaling.frameworks.mx.network import Network
+from scaling.frameworks.mx.network import Network, Value
 from scaling.frameworks.mx.optimizers import make_optimizer, set_rate
-from scaling.frameworks.mx.plain import cuda_build
+from scaling.frameworks.mx.strategies import cuda_build
 from scaling.frameworks.options import accumulated
 from scaling.hosts import gpus, proc
 from scaling.records.task import Task
@@ -69,7 +69,9 @@ class MxnetRank(Rank):
         self.contexts = self.find_contexts()
         self.spec = models.at(task.point)
         self.dtype = "float16" if task.point.workload.precision == "fp16" else "float32"
-        self.versions = self._versions()
+        self.versions = {"mxnet": str(mx.__version__), "numpy": metadata.version("numpy")}
+        if self.cuda:
+            self.versions["build"] = cuda_build() or "?"
 
     def find_contexts(self) -> list[mx.Context]:
         return [mx.gpu(self.task.device_index) if self.cuda else mx.cpu()]
@@ -93,24 +95,16 @@ class MxnetRank(Rank):
     def describe(self, net: mx.gluon.Block) -> dict[str, mx.gluon.Parameter]:
         """Set the model's size. Return its trained gluon.Parameters. Their names sort in the model's order and
         agree in all processes. Gluon numbers its own names anew for each model, and its Trainer sorts by name."""
-        described = isinstance(net, network.Network)
-        trained = list((network.parameters(net) if described else net._collect_params_with_prefix()).items())
-        sizes = [each.data(self.contexts[0]).size for _, each in trained]
-        self.parameters = sum(sizes)
-        bytes_each = [each.data(self.contexts[0]).dtype().itemsize for _, each in trained]
-        self.gradient_bytes = sum(size * each for size, each in zip(sizes, bytes_each, strict=True))
-        return {f"{index:03d}.{name}": each for index, (name, each) in enumerate(trained)}
+        trained = net.trained if isinstance(net, Network) else net._collect_params_with_prefix()
+        arrays = [each.data(self.contexts[0]) for each in trained.values()]
+        self.parameters = sum(each.size for each in arrays)
+        self.gradient_bytes = sum(each.size * each.dtype().itemsize for each in arrays)
+        return {f"{index:03d}.{name}": each for index, (name, each) in enumerate(trained.items())}
 
     def name_device(self) -> str:
         if self.cuda:
             return str(gpus.gather_gpus()[0][self.contexts[0].device_id].name)
         return proc.cpu_model(proc.cpuinfo())
-
-    def _versions(self) -> dict[str, str]:
-        found = {"mxnet": str(mx.__version__), "numpy": metadata.version("numpy")}
-        if self.cuda:
-            found["build"] = cuda_build() or "?"
-        return found
 
 
 # ---------------------------------------------------------------- emulated
@@ -140,9 +134,6 @@ class EmulatedCompute:
         self.device_name = self._device.name
         self.net = _net(self._device.spans, rank.contexts)
 
-    def batch_size(self) -> int:
-        return self._task.point.workload.batch_size
-
     def begin(self, _parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
         """Make one step, with all that trainers create late."""
         self._trainer = trainer
@@ -158,8 +149,8 @@ class EmulatedCompute:
         mx.nd.waitall()
         self._timeline.meet()
 
-    def differentiate(self) -> int:
-        """Sleep as the profile says. The exchange of each gradient begins when it is ready."""
+    def step(self, update: Callable[[], None]) -> int:
+        """Sleep as the profile says. Each gradient's exchange begins when it is ready. The next step waits."""
         self._timeline.begin(self._device.rate.step_s)
         for span, numbers in self._numbered:
             self._wait_for(numbers)
@@ -168,16 +159,14 @@ class EmulatedCompute:
             self._timeline.spend(span.backward_s)
             for number in reversed(numbers):
                 self._exchange(number, value(self._task.rank, self._steps))
+        update()
+        self._steps += 1
         return self._task.point.workload.batch_size * len(self._contexts)
 
     def update(self) -> None:
         """Update in this process, if the Trainer does so. The exchange has begun already."""
         self._trainer._params = self._parameters
         self._trainer._update()
-
-    def keep_up(self) -> None:
-        """Count the step. The next step waits for the exchange."""
-        self._steps += 1
 
     def sync(self) -> None:
         self._timeline.ask()
@@ -221,9 +210,6 @@ def _net(spans: Sequence[Span], contexts: Sequence[mx.Context]) -> mx.gluon.Bloc
 # ---------------------------------------------------------------- losses
 
 
-Value: TypeAlias = "mx.nd.NDArray | mx.sym.Symbol"
-
-
 def loss_of(target: Target) -> mx.gluon.HybridBlock:
     """Return a block from float32 logits and labels to losses (batch,), whose mean is over all that counts."""
     match target:
@@ -265,9 +251,8 @@ class RealCompute:
         self._parts = accumulated(rank.task.point)
         self._goes_back = rank.task.point.workload.pass_ != "forward"
         self._steps = 0
-        # Losses of the previous step, and of the step that is being queued.
+        # Of the previous step.
         self._losses: list[mx.nd.NDArray] = []
-        self._fresh: list[mx.nd.NDArray] = []
         # By context, the scale and the shift of bytes.
         self._pixels: dict[mx.Context, list[mx.nd.NDArray]] = {}
         mx.random.seed(rank.task.seed)
@@ -276,40 +261,33 @@ class RealCompute:
             self.net.cast(rank.dtype)
         self.net.hybridize(static_alloc=True, static_shape=True)
 
-    @cached_property
-    def feeds(self) -> list[feeding.Opened]:
-        """Return one feed per context, opened on first use: the Trainer needs the size of a batch."""
-        task, spec = self._rank.task, self._rank.spec
-        return [feeding.opened(replace(task, rank=rank), spec, native_feed.Records) for rank in self._rank.ranks()]
-
-    def batch_size(self) -> int:
-        """Return the samples that one device gets in a step."""
-        return len(self.feeds[0].batch(0)[0])
-
     def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
         """Do the slow first work. `trainer` has joined the exchange of the gradients of `parameters`."""
         self._parameters, self._trainer = parameters, trainer
         self._criterion = loss_of(self._rank.spec.target)
         self._criterion.hybridize(static_alloc=True, static_shape=True)
+        task, spec = self._rank.task, self._rank.spec
+        self.feeds = [
+            feeding.opened(replace(task, rank=rank), spec, native_feed.Records) for rank in self._rank.ranks()
+        ]
         self._batches = self._moved(0) if all(feed.fixed for feed in self.feeds) else None
 
-    def differentiate(self) -> int:
-        """Queue the passes in MXNet's engine, which may be steps behind. Return the samples of all devices."""
+    def step(self, update: Callable[[], None]) -> int:
+        """Queue passes and update in MXNet's engine, which may be behind. Return the samples of all devices."""
         batches = self._batches or self._moved(self._steps)
-        self._fresh = self._queued(batches)
+        losses = self._queued(batches)
+        update()
+        # Wait if the engine is too far behind.
+        if not self._steps % STEPS_AHEAD:
+            for loss in self._losses:
+                loss.wait_to_read()
+        self._losses = losses
+        self._steps += 1
         return sum(len(images) for images, _ in batches)
 
     def update(self) -> None:
         """Update by 1: the optimiser divides, since a Trainer knows only its own process's batch."""
         self._trainer.step(1)
-
-    def keep_up(self) -> None:
-        """Wait if the engine is too far behind. The update is queued."""
-        if not self._steps % STEPS_AHEAD:
-            for loss in self._losses:
-                loss.wait_to_read()
-        self._losses = self._fresh
-        self._steps += 1
 
     def sync(self) -> None:
         mx.nd.waitall()
@@ -322,11 +300,8 @@ class RealCompute:
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         """Return each sample's class, by the first context. A smaller batch is padded."""
         size = self._rank.task.point.workload.batch_size
-        logits = (
-            self.net(self._array(filled(inputs, size), self._rank.contexts[0]))
-            .astype("float32", copy=False)
-            .asnumpy()
-        )
+        logits = self.net(self._array(filled(inputs, size), self._rank.contexts[0]))
+        logits = logits.astype("float32", copy=False).asnumpy()
         found = logits[:, 0] > 0 if isinstance(self._rank.spec.target, Binary) else logits.argmax(1)
         classes: NDArray[np.int64] = found[: len(inputs)].astype(np.int64)
         return classes
@@ -335,31 +310,26 @@ class RealCompute:
         return mx.nd.array(inputs, context, self._rank.dtype if inputs.dtype == "float32" else "int32")
 
     def _queued(self, batches: Sequence[Batch]) -> list[mx.nd.NDArray]:
-        """Queue the passes of a batch per context. Return arrays with one loss per sample."""
-        if self._parts == 1:
-            return self._queued_parts(batches)
-        for each in self._parameters.values():
-            each.zero_grad()
-        return [
-            loss
-            for index in range(self._parts)
-            for loss in self._queued_parts([self._part(batch, index) for batch in batches])
-        ]
+        """Queue the passes of a batch per context, in micro-batches. Return arrays with one loss per sample."""
+        if self._parts > 1:
+            for parameter in self._parameters.values():
+                parameter.zero_grad()
+        queued: list[mx.nd.NDArray] = []
+        for index in range(self._parts):
+            parts = [[self._part(each, index) for each in batch] for batch in batches]
+            with mx.autograd.record():
+                logits = [self.net(images).astype("float32", copy=False) for images, _ in parts]
+                losses = [self._criterion(each, labels) for each, (_, labels) in zip(logits, parts, strict=True)]
+            if self._goes_back:
+                mx.autograd.backward(losses)
+            else:  # detached: the graph's memory is needed for the next pass
+                losses = [each.detach() for each in losses]
+            queued += losses
+        return queued
 
-    def _queued_parts(self, batches: Sequence[Batch]) -> list[mx.nd.NDArray]:
-        with mx.autograd.record():
-            logits = [self.net(images).astype("float32", copy=False) for images, _ in batches]
-            losses = [self._criterion(each, labels) for each, (_, labels) in zip(logits, batches, strict=True)]
-        if self._goes_back:
-            mx.autograd.backward(losses)
-            return losses
-        # Detached: the graph's memory is needed for the next pass.
-        return [each.detach() for each in losses]
-
-    def _part(self, batch: Batch, index: int) -> Batch:
-        size = len(batch[0]) // self._parts
-        images, labels = (each[index * size : (index + 1) * size] for each in batch)
-        return images, labels
+    def _part(self, array: mx.nd.NDArray, index: int) -> mx.nd.NDArray:
+        size = len(array) // self._parts
+        return array if self._parts == 1 else array[index * size : (index + 1) * size]
 
     def _moved(self, step: int) -> list[Batch]:
         """Move the feeds' batches to their contexts. Gluon's loss takes classes as float32, which is exact."""
@@ -411,7 +381,8 @@ class Exchange(MxnetRank):
         if accumulated(task.point) > 1:
             for each in self.trained.values():
                 each.grad_req = "add"
-        self.trainer = self.make_trainer(self.trained, self.make_optimizer(self._options()))
+        options = {"rescale_grad": 1.0 / self.update_samples(), "multi_precision": self.dtype == "float16"}
+        self.trainer = self.make_trainer(self.trained, self.make_optimizer(options))
         self.start()
 
     def update_samples(self) -> int:
@@ -433,9 +404,6 @@ class Exchange(MxnetRank):
         # Without training no gradient is ever fresh.
         self.trainer.step(1, ignore_stale_grad=True)
 
-    def _options(self) -> dict[str, Any]:
-        return {"rescale_grad": 1.0 / self.update_samples(), "multi_precision": self.dtype == "float16"}
-
 
 class Training(Trained, Exchange):
     """The model's loss and optimiser. With `Exchange` above it is the plain loop."""
@@ -446,16 +414,9 @@ class Training(Trained, Exchange):
         self._trains = task.point.workload.trains
         self.compute.begin(self.trained, self.trainer)
 
-    def update_samples(self) -> int:
-        return self.compute.batch_size()
-
     def step(self) -> None:
         """Do forward, backward and update, or only the passes that the point asks for."""
-        fed = self.compute.differentiate()
-        if self._trains:
-            self.update()
-        self.compute.keep_up()
-        self.samples += fed
+        self.samples += self.compute.step(self.update if self._trains else lambda: None)
 
     def update(self) -> None:
         self.compute.update()
@@ -485,19 +446,19 @@ class Training(Trained, Exchange):
 
     def learnt(self) -> Learnt:
         assert isinstance(self.net, Network)
-        first = self.contexts[0]
         both = ((norm.running_mean, norm.running_var) for norm in self.net.norms)
-        statistics = tuple((mean.data(first).asnumpy(), var.data(first).asnumpy()) for mean, var in both)
+        statistics = tuple((self._array(mean), self._array(variance)) for mean, variance in both)
         return Learnt(dict(network.read(self.net)), statistics)
+
+    def _array(self, parameter: mx.gluon.Parameter) -> NDArray[Any]:
+        array: NDArray[Any] = parameter.data(self.contexts[0]).asnumpy()
+        return array
 
     def weights(self) -> dict[str, NDArray[Any]]:
         return self.weights_of(self.contexts[0])
 
     def weights_of(self, context: mx.Context) -> dict[str, NDArray[Any]]:
         return {name: each.data(context).asnumpy() for name, each in self.trained.items()}
-
-    def digest_on(self, context: mx.Context) -> str:
-        return digest_of(self.weights_of(context))
 
 
 class GradientExchange(Untrained, Exchange):

@@ -13,7 +13,7 @@ from scaling.frameworks.mx.library import mx
 from scaling.records.task import Task
 from scaling.text import counted
 from scaling.workloads import data, feeds
-from scaling.workloads.data import recordio
+from scaling.workloads.data.records import recordio_file
 from scaling.workloads.specs import ModelSpec
 
 
@@ -26,7 +26,7 @@ class Records:
         found, workers = data.spec(work.data), min(feeding.workers(task), most_threads())
         self.said = f"ImageRecordIter, {counted(workers, 'thread')} a rank"
         self._classes, self._data, self._size = pictures.classes, work.data, work.batch_size
-        path = recordio.file(data.locate(found, task.data_dir), found, "train")
+        path = recordio_file(data.locate(found, task.data_dir), found, "train")
         try:
             # The constructor reads the first batch.
             self._batches = _iterator(task, str(path), pictures.images.shape, workers)

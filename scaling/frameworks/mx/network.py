@@ -14,34 +14,15 @@ from scaling.frameworks.mx.library import mx
 from scaling.workloads import layers, sequences, weights
 from scaling.workloads.layers import Layer, Shape
 from scaling.workloads.specs import ModelSpec
+from scaling.workloads.walk import Walk
 
 # ---------------------------------------------------------------- blocks
 #
-# Blocks that Gluon lacks, for branches and for sequences. Gluon calls each `hybrid_forward` with its operators
+# Blocks that Gluon lacks, for sequences. Gluon calls each `hybrid_forward` with its operators
 # (`F`), arrays or symbols, and the block's parameters by name.
 
 
 Value: TypeAlias = "mx.nd.NDArray | mx.sym.Symbol"
-
-
-class Residual(mx.gluon.HybridBlock):  # type: ignore[misc]
-    def __init__(self, body: mx.gluon.HybridBlock, shortcut: mx.gluon.HybridBlock) -> None:
-        super().__init__()
-        self.body, self.shortcut = body, shortcut
-
-    def hybrid_forward(self, _operators: ModuleType, x: Value) -> Value:
-        return self.body(x) + self.shortcut(x)
-
-
-class Branches(mx.gluon.HybridBlock):  # type: ignore[misc]
-    def __init__(self, branches: Sequence[mx.gluon.HybridBlock]) -> None:
-        super().__init__()
-        self._branches = branches
-        for each in branches:
-            self.register_child(each)
-
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
-        return F.concat(*(each(x) for each in self._branches), dim=1)
 
 
 def _gelu_tanh(F: ModuleType, x: Value) -> Value:
@@ -49,44 +30,39 @@ def _gelu_tanh(F: ModuleType, x: Value) -> Value:
     return 0.5 * x * (1 + F.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
 
 
-class OneHot(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """A one-hot vector for each word."""
+class Described(mx.gluon.HybridBlock):  # type: ignore[misc]
+    """Base of blocks of one layer, with its parameters by its names and in its shapes."""
 
-    def __init__(self, words: int) -> None:
+    _dtype = "float32"
+
+    def __init__(self, layer: Any, shape: Shape) -> None:
         super().__init__()
-        self._words, self._dtype = words, "float32"
+        self._layer, self._shape = layer, shape
+        for each in layer.parameters(shape):
+            setattr(self, each.name, self.params.get(each.name, shape=each.shape))
 
     def cast(self, dtype: str) -> None:
         self._dtype = dtype
         super().cast(dtype)
 
+
+class OneHot(Described):
+    """A one-hot vector for each word."""
+
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
         """Map (batch, length) to (batch, length, words)."""
-        return F.one_hot(x, self._words, dtype=self._dtype)
+        return F.one_hot(x, self._layer.words, dtype=self._dtype)
 
 
-class Learnt(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """Base of blocks with the parameters of the description, by its names and in its shapes."""
-
-    def __init__(self, layer: Layer, shape: Shape) -> None:
-        super().__init__()
-        for each in layer.parameters(shape):
-            setattr(self, each.name, self.params.get(each.name, shape=each.shape))
-
-
-class Positions(Learnt):
+class Positions(Described):
     """Adds a vector to each position."""
 
-    def __init__(self, layer: sequences.Positions, shape: Shape) -> None:
-        super().__init__(layer, shape)
-        self._length = shape[0]
-
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        used = F.slice_axis(weight, axis=0, begin=0, end=self._length)
+        used = F.slice_axis(weight, axis=0, begin=0, end=self._shape[0])
         return F.broadcast_add(x, F.expand_dims(used, axis=0))
 
 
-class Segments(Learnt):
+class Segments(Described):
     """Adds the vector of the first segment."""
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
@@ -99,7 +75,7 @@ def _patches(F: ModuleType, x: Value) -> Value:
     return F.transpose(F.reshape(x, (0, 0, -1)), (0, 2, 1))
 
 
-class ClassToken(Learnt):
+class ClassToken(Described):
     """Puts a learnt vector in front of a sequence."""
 
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
@@ -139,30 +115,22 @@ class LastState(mx.gluon.HybridBlock):  # type: ignore[misc]
         return F.concat(forward, F.slice_axis(_place(F, states, 0), axis=1, begin=width, end=2 * width), dim=1)
 
 
-class RMSNorm(Learnt):
+class RMSNorm(Described):
     """Divides each vector by the root of its mean square."""
 
-    def __init__(self, layer: sequences.RMSNorm, shape: Shape) -> None:
-        super().__init__(layer, shape)
-        self._epsilon = layer.epsilon
-
     def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
-        scale = F.rsqrt(F.mean(F.square(x), axis=-1, keepdims=True) + self._epsilon)
+        scale = F.rsqrt(F.mean(F.square(x), axis=-1, keepdims=True) + self._layer.epsilon)
         return F.broadcast_mul(F.broadcast_mul(x, scale), weight)
 
 
-class Gated(Learnt):
+class Gated(Described):
     """down(silu(gate(x)) x up(x))."""
-
-    def __init__(self, layer: sequences.Gated, shape: Shape) -> None:
-        super().__init__(layer, shape)
-        self._width, self._inside = shape[-1], layer.width
 
     def hybrid_forward(
         self, F: ModuleType, x: Value, gate_weight: Value, up_weight: Value, down_weight: Value
     ) -> Value:
-        gate, up = _linear(F, x, gate_weight, self._inside), _linear(F, x, up_weight, self._inside)
-        return _linear(F, gate * F.sigmoid(gate) * up, down_weight, self._width)
+        gate, up = (_linear(F, x, each, self._layer.width) for each in (gate_weight, up_weight))
+        return _linear(F, gate * F.sigmoid(gate) * up, down_weight, self._shape[-1])
 
 
 class TiedLogits(mx.gluon.HybridBlock):  # type: ignore[misc]
@@ -185,30 +153,36 @@ def _linear(F: ModuleType, x: Value, weight: Value, width: int, bias: Value | No
     return F.FullyConnected(*arrays, num_hidden=width, no_bias=bias is None, flatten=False)
 
 
-class Attention(Learnt):
+class Attention(Described):
     """Scaled dot-product attention, with its parameters named and ordered as described."""
 
     def __init__(self, layer: sequences.Attention, shape: Shape) -> None:
         super().__init__(layer, shape)
-        self._layer, (self._length, self._width), self._dtype = layer, shape, "float32"
-        self._size = shape[1] // layer.heads
+        (self._length, self._width), self._size = shape, shape[1] // layer.heads
         self.dropout = mx.gluon.nn.Dropout(layer.dropout)
         if layer.rotary:
             cosine, sine = weights.angles(self._length, self._size, layer.rotary)
             self.cosine = self.params.get_constant("cosine", cosine)
             self.sine = self.params.get_constant("sine", sine)
 
-    def cast(self, dtype: str) -> None:
-        self._dtype = dtype
-        super().cast(dtype)
-
     def hybrid_forward(self, F: ModuleType, x: Value, **given: Value) -> Value:
-        layer = self._layer
+        layer, size = self._layer, self._size
+
+        def project(x: Value, name: str, width: int) -> Value:
+            return _linear(F, x, given[f"{name}_weight"], width, given.get(f"{name}_bias"))
+
+        width, of_keys = layer.widths(self._width)
+        widths = (width, of_keys, of_keys)
+        if layer.fused:
+            joined, edges = project(x, "qkv", sum(widths)), np.cumsum((0, *widths)).tolist()
+            projected = [F.slice_axis(joined, axis=-1, begin=start, end=stop) for start, stop in pairwise(edges)]
+        else:
+            names = ("query", "key", "value")
+            projected = [project(x, name, wide) for name, wide in zip(names, widths, strict=True)]
+        # (batch, heads, length, size)
         queries, keys, values = (
-            self._by_head(F, each, count)
-            for each, count in zip(
-                self._projected(F, x, given), (layer.heads, layer.key_heads, layer.key_heads), strict=True
-            )
+            F.transpose(F.reshape(each, (0, 0, wide // size, size)), (0, 2, 1, 3))
+            for each, wide in zip(projected, widths, strict=True)
         )
         if layer.rotary:
             queries, keys = (self._turned(F, each, given["cosine"], given["sine"]) for each in (queries, keys))
@@ -216,31 +190,12 @@ class Attention(Learnt):
         if shared > 1:
             keys, values = (F.repeat(each, repeats=shared, axis=1) for each in (keys, values))
         queries, keys, values = (F.reshape(each, (-3, 0, 0)) for each in (queries, keys, values))
-        scores = F.batch_dot(queries, keys, transpose_b=True) / self._size**0.5
+        scores = F.batch_dot(queries, keys, transpose_b=True) / size**0.5
         if layer.causal:
             scores = F.broadcast_add(scores, F.cast(self._hidden(F), self._dtype))
         mixed = F.batch_dot(self.dropout(F.softmax(scores)), values)
         joined = F.reshape(F.transpose(F.reshape(mixed, (-4, -1, layer.heads, 0, 0)), (0, 2, 1, 3)), (0, 0, -3))
-        return self._project(F, joined, "output", self._width, given)
-
-    def _project(self, F: ModuleType, x: Value, name: str, width: int, given: dict[str, Value]) -> Value:
-        return _linear(F, x, given[f"{name}_weight"], width, given.get(f"{name}_bias"))
-
-    def _projected(self, F: ModuleType, x: Value, given: dict[str, Value]) -> list[Value]:
-        width, keys = self._layer.widths(self._width)
-        widths = (width, keys, keys)
-        if not self._layer.fused:
-            return [
-                self._project(F, x, name, wide, given)
-                for name, wide in zip(("query", "key", "value"), widths, strict=True)
-            ]
-        joined = self._project(F, x, "qkv", sum(widths), given)
-        edges = np.cumsum((0, *widths)).tolist()
-        return [F.slice_axis(joined, axis=-1, begin=start, end=stop) for start, stop in pairwise(edges)]
-
-    def _by_head(self, F: ModuleType, x: Value, heads: int) -> Value:
-        """Map (batch, length, heads x size) to (batch, heads, length, size)."""
-        return F.transpose(F.reshape(x, (0, 0, heads, self._size)), (0, 2, 1, 3))
+        return project(joined, "output", width)
 
     def _turned(self, F: ModuleType, x: Value, cosine: Value, sine: Value) -> Value:
         """Rotate each value of a head's first half with the corresponding value of the second half."""
@@ -288,21 +243,14 @@ def empty(spec: ModelSpec, contexts: Sequence[mx.Context]) -> Network:
 # ---------------------------------------------------------------- weights
 
 
-def parameters(net: Network) -> dict[str, mx.gluon.Parameter]:
-    """Return the trained parameters by the description's names, in its order and shapes."""
-    return net.trained
-
-
 def load(net: Network, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Set all trained parameters from the description's names and arrays. Raises ValueError if these differ."""
-    for (wanted, parameter), (name, array) in zip(parameters(net).items(), arrays, strict=True):
-        if name != wanted or array.shape != parameter.shape:
-            raise ValueError(f"{name} is {array.shape}, and the network has {wanted} {parameter.shape}")
+    """Set all trained parameters from the description's names and arrays, in its order."""
+    for parameter, (_, array) in zip(net.trained.values(), arrays, strict=True):
         parameter.set_data(mx.nd.array(array, dtype=parameter.dtype))
 
 
 def read(net: Network) -> Iterator[tuple[str, Array]]:
-    for name, parameter in parameters(net).items():
+    for name, parameter in net.trained.items():
         yield name, parameter.data(parameter.list_ctx()[0]).asnumpy()
 
 
@@ -327,48 +275,44 @@ class Network(mx.gluon.HybridBlock):  # type: ignore[misc]
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        builder = _Builder(spec)
-        self.body = builder.chain(spec.layers, "")
-        self.trained, self.norms = builder.trained, builder.norms
-
-    def hybrid_forward(self, _operators: ModuleType, x: Value) -> Value:
-        return self.body(x)
-
-
-class _Builder:
-    """Walks a description once. `words` is the embedding that tied logits share."""
-
-    def __init__(self, spec: ModelSpec) -> None:
+        self._layers = spec.layers
+        self.blocks: dict[str, Block] = {}
         self.trained: dict[str, mx.gluon.Parameter] = {}
         self.norms: list[Block] = []
-        self._placed = {each.path: each for each in spec.placed}
-        self._words: Block | None = None
+        words: Block | None = None
+        for placed in spec.placed:
+            layer = placed.layer
+            if isinstance(layer, sequences.TiedLogits):
+                made = TiedLogits(words, layer)
+            else:
+                made = MAKERS[type(layer)](layer, placed.shape)
+            self.blocks[placed.path] = made
+            self.register_child(made)
+            if isinstance(layer, sequences.Embedding):
+                words = made
+            elif isinstance(layer, layers.BatchNorm):
+                self.norms.append(made)
+            for each in placed.parameters:
+                self.trained[f"{placed.path}.{each.name}"] = _parameter(made, layer, each.name)
 
-    def chain(self, body: Iterable[Layer], path: str) -> Block:
-        net = nn.HybridSequential()
-        for index, layer in enumerate(body):
-            net.add(self.one(layer, f"{path}{index}"))
-        return net
+    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
+        return _Pass(self.blocks, F).chain(self._layers, x)
 
-    def one(self, layer: Layer, path: str) -> Block:
-        match layer:
-            case layers.Chain(body):
-                return self.chain(body, f"{path}.")
-            case layers.Residual(body, shortcut):
-                return Residual(self.chain(body, f"{path}.body."), self.chain(shortcut, f"{path}.shortcut."))
-            case layers.Branches(ways):
-                return Branches([self.chain(each, f"{path}.{index}.") for index, each in enumerate(ways)])
-            case sequences.TiedLogits():
-                made = TiedLogits(self._words, layer)
-            case _:
-                made = MAKERS[type(layer)](layer, self._placed[path].shape)
-        if isinstance(layer, sequences.Embedding):
-            self._words = made
-        elif isinstance(layer, layers.BatchNorm):
-            self.norms.append(made)
-        for each in self._placed[path].parameters:
-            self.trained[f"{path}.{each.name}"] = _parameter(made, layer, each.name)
-        return made
+
+class _Pass(Walk[Value]):
+    """One forward pass over a description's blocks."""
+
+    def __init__(self, blocks: dict[str, Block], operators: ModuleType) -> None:
+        self._blocks, self._operators = blocks, operators
+
+    def one(self, _layer: Layer, x: Value, path: str) -> Value:
+        return self._blocks[path](x)
+
+    def add(self, body: Value, shortcut: Value, _path: str) -> Value:
+        return body + shortcut
+
+    def join(self, branches: list[Value], _path: str) -> Value:
+        return self._operators.concat(*branches, dim=1)
 
 
 def _conv(layer: layers.Conv, shape: Shape) -> Block:
@@ -406,7 +350,7 @@ MAKERS: dict[type[Layer], Callable[[Any, Shape], Block]] = {
     layers.Dense: lambda each, shape: nn.Dense(each.width, use_bias=each.bias, flatten=False, in_units=shape[-1]),
     layers.Activation: _activation,
     layers.Dropout: lambda each, _shape: nn.Dropout(each.rate),
-    sequences.OneHot: lambda each, _shape: OneHot(each.words),
+    sequences.OneHot: OneHot,
     sequences.Embedding: lambda each, _shape: nn.Embedding(each.words, each.width),
     sequences.Positions: Positions,
     sequences.Segments: Segments,

@@ -1,4 +1,4 @@
-"""The processes of ps-lite's scheduler and servers. dist_kvstore.py sets their environment."""
+"""The processes of ps-lite's scheduler and servers. strategies.py sets their environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from scaling.frameworks.listening import LOOK_S, refuses, until_it_listens
 from scaling.frameworks.mx import importing
-from scaling.frameworks.mx.dist_kvstore import address_of, server_of
+from scaling.frameworks.mx.strategies import node_of
 from scaling.records.task import Task
 
 # Seconds that a server waits for the scheduler, before ZeroMQ's own retries.
@@ -20,13 +20,12 @@ SCHEDULER_S = 1.0
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     """Run as DMLC_ROLE: `import mxnet` does so, and returns when all workers have left."""
-    server = server_of(task)
-    port = task.ports[0] if server is None else server.port
-    watch = threading.Thread(target=_announce_when_up, args=(address_of(task), port, announce), daemon=True)
+    role, address, port = node_of(task)
+    watch = threading.Thread(target=_announce_when_up, args=(address, port, announce), daemon=True)
     watch.start()
     # Not through library.py, which the workers' optimiser loads during this import.
     is_imported = "mxnet" in sys.modules
-    if server is not None:
+    if role == "server":
         until_it_listens(task.address, task.ports[0], SCHEDULER_S)
     if not is_imported:
         importing.preload()

@@ -7,7 +7,13 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="tensorflow",
-    strategies={"ring": "multiworker", "nccl": "multiworker", "ps": "ps", "horovod": "hvd", "plain": "plain"},
+    strategies={
+        "ring": "strategies",
+        "nccl": "strategies",
+        "ps": "strategies",
+        "horovod": "strategies",
+        "plain": "strategies",
+    },
     distributions={
         "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
         "keras": ("keras",),

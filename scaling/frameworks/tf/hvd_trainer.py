@@ -13,8 +13,8 @@ import tensorflow as tf
 from scaling.frameworks.abilities import Tracer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.horovod.worker import Joined, timelines
-from scaling.frameworks.tf import loop
 from scaling.frameworks.tf.loop import Training
+from scaling.frameworks.tf.network import norms
 from scaling.frameworks.tf.rank import AllReduces
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
@@ -49,9 +49,9 @@ class Distributed(Exchange, Training):
         return self.mean(gradients)
 
     def average_statistics(self) -> None:
-        loop.average_statistics(
-            self.model, lambda value, name: horovod.allreduce(value, op=horovod.Average, name=name)
-        )
+        for norm in norms(self.model):
+            for each in (norm.moving_mean, norm.moving_variance):
+                each.assign(horovod.allreduce(each.value, op=horovod.Average, name=each.path))
 
     def tracers(self) -> Sequence[Tracer]:
         return [*super().tracers(), *timelines(self.task, horovod)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,55 +21,9 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.tf import native_feed, network
 from scaling.frameworks.tf.rank import EmulatedCompute, TensorFlowRank
 from scaling.hosts.proc import end_with_parent
-from scaling.records.point import Point
 from scaling.records.task import Task
-from scaling.workloads import feeds, models
+from scaling.workloads import feeds
 from scaling.workloads.specs import Binary, MaskedTokens, Recipe, Target
-
-# ---------------------------------------------------------------- evaluation
-#
-# What a trained model predicts, its weights, and batch norm's statistics over ranks.
-
-
-Distribute = Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]
-
-
-class Classes:
-    """Predicts each sample's class, in one graph of whole batches. A smaller batch is padded."""
-
-    def __init__(self, model: keras.Model, point: Point, device: str, distribute: Distribute) -> None:
-        self._model, self._device, self._size = model, device, point.workload.batch_size
-        self._is_binary = isinstance(models.of(point.workload).target, Binary)
-        self._graph = tf.function(distribute(self._told), autograph=False)
-
-    def __call__(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        whole = filled(inputs, self._size)
-        with tf.device(self._device):
-            shown = tf.constant(whole.transpose(0, 2, 3, 1) if whole.ndim == 4 else whole)
-            found: NDArray[np.int64] = self._graph(shown).numpy()[: len(inputs)]
-        return found
-
-    def _told(self, shown: tf.Tensor) -> tf.Tensor:
-        logits = self._model(shown, training=False)
-        return tf.cast(logits[:, 0] > 0 if self._is_binary else tf.argmax(logits, 1), tf.int64)
-
-
-def average_statistics(model: keras.Model, mean: Callable[[tf.Tensor, str], tf.Tensor]) -> None:
-    """Set each moving mean and variance to `mean` of its value and its name."""
-    for norm in network.norms(model):
-        for variable in (norm.moving_mean, norm.moving_variance):
-            variable.assign(mean(variable.value, variable.path))
-
-
-def statistics(model: keras.Model) -> tuple[tuple[NDArray[Any], NDArray[Any]], ...]:
-    both = ((norm.moving_mean, norm.moving_variance) for norm in network.norms(model))
-    return tuple((_array(mean), _array(variance)) for mean, variance in both)
-
-
-def _array(of: keras.Variable) -> NDArray[Any]:
-    found: NDArray[Any] = tf.convert_to_tensor(of.value).numpy().copy()
-    return found
-
 
 # ---------------------------------------------------------------- optimizers
 
@@ -89,53 +43,26 @@ def optimizer_of(recipe: Recipe) -> keras.Optimizer:
             return keras.optimizers.AdamW(recipe.rate, weight_decay=recipe.decay)
 
 
-def coupled_decay(recipe: Recipe) -> float:
-    """Return the factor of half the sum of squares in the loss."""
-    return 0.0 if recipe.optimizer == "adamw" else recipe.decay
-
-
-def set_rate(optimizer: keras.Optimizer, rate: float, before: float) -> None:
-    """Change the learning rate from `before`. SGD's momentum includes the old rate and is rescaled to the new one:
-    as in torch and in Goyal 2017, remark 2, "momentum correction"."""
-    if isinstance(optimizer, keras.optimizers.SGD) and before and rate != before:
-        for each in optimizer.momentums:
-            each.assign(each * (rate / before))
-    optimizer.learning_rate = rate
-
-
 # ---------------------------------------------------------------- losses
 
 
-Loss: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+def loss_of(target: Target) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return a function of float32 logits and labels to their mean loss over everything that counts.
 
+    Logits are (..., classes) with labels (...), or (batch, 1) with labels 0 or 1."""
 
-def loss_of(target: Target) -> Loss:
-    """Return a function of float32 logits and labels to their mean loss over everything that counts."""
-    match target:
-        case Binary():
-            return _binary
-        case MaskedTokens():
-            return _masked
-        case _:
-            return _classes
+    def loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        if isinstance(target, Binary):
+            wanted = tf.cast(labels, tf.float32)
+            return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits[:, 0]))
+        if not isinstance(target, MaskedTokens):
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        # IGNORED is negative.
+        counts = tf.cast(labels >= 0, tf.float32)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
+        return tf.reduce_sum(losses * counts) / tf.reduce_sum(counts)
 
-
-def _classes(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Logits (batch, classes) or (batch, length, words)."""
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-
-
-def _binary(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Logits (batch, 1), labels 0 or 1."""
-    wanted = tf.cast(labels, tf.float32)
-    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits[:, 0]))
-
-
-def _masked(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """The mean over positions whose label is not IGNORED, which is negative."""
-    counts = tf.cast(labels >= 0, tf.float32)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
-    return tf.reduce_sum(losses * counts) / tf.reduce_sum(counts)
+    return loss
 
 
 # ---------------------------------------------------------------- compute
@@ -148,7 +75,8 @@ class RealCompute:
         self._rank = rank
         self.recipe = rank.spec.recipe
         self._losses = loss_of(rank.spec.target)
-        self._decay = coupled_decay(self.recipe)
+        # The factor of half the sum of squares in the loss.
+        self._decay = 0.0 if self.recipe.optimizer == "adamw" else self.recipe.decay
         self._parts = options.accumulated(rank.task.point)
         # XLA gets both passes but not the exchange, for which it has no operations on CPU.
         work = rank.task.point.workload
@@ -247,6 +175,11 @@ def connect(task: Task) -> Trainer:
     return Training(task)
 
 
+def _array(of: keras.Variable) -> NDArray[Any]:
+    found: NDArray[Any] = tf.convert_to_tensor(of.value).numpy().copy()
+    return found
+
+
 def sources(trained: Iterable[keras.Variable]) -> list[tf.Variable]:
     """Return the trained variables as tf.Variable; one that was cut gives its parts."""
     found: list[tf.Variable] = []
@@ -265,7 +198,9 @@ class Learning(TensorFlowRank):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.join()
-        self.compute = self._make_compute()
+        self.compute: RealCompute | EmulatedCompute = (
+            EmulatedCompute(self.emulated, task, self.replicas) if self.emulated is not None else RealCompute(self)
+        )
         with self.scope():
             self.model = self.build()
             # The variables of the gradients, as tf.Variable.
@@ -301,8 +236,7 @@ class Learning(TensorFlowRank):
 
     def weights(self) -> dict[str, NDArray[Any]]:
         named = enumerate(self.trained(self.model))
-        convert = tf.convert_to_tensor
-        return {f"{index}.{each.name}": convert(each.value).numpy().copy() for index, each in named}
+        return {f"{index}.{each.name}": _array(each) for index, each in named}
 
     # ------------------------------------------------------------ one step
 
@@ -310,11 +244,6 @@ class Learning(TensorFlowRank):
         loss, gradients = self.compute.gradients(images, labels)
         self.optimizer.apply(self.exchange(gradients))
         return loss
-
-    def _make_compute(self) -> RealCompute | EmulatedCompute:
-        if self.emulated is not None:
-            return EmulatedCompute(self.emulated, self.task, self.replicas)
-        return RealCompute(self)
 
     def _make_optimizer(self) -> keras.Optimizer:
         optimizer = optimizer_of(self.compute.recipe)
@@ -342,8 +271,13 @@ class Training(Learning, Trained):
         self._steps += 1
 
     def set_rate(self, rate: float) -> None:
-        set_rate(getattr(self.optimizer, "inner_optimizer", self.optimizer), rate, self._rate)
-        self._rate = rate
+        """Set the rate. SGD's momentum includes the old one and is rescaled to the new one: as in torch and in
+        Goyal 2017, remark 2, "momentum correction"."""
+        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        if isinstance(optimizer, keras.optimizers.SGD) and self._rate and rate != self._rate:
+            for each in optimizer.momentums:
+                each.assign(each * (rate / self._rate))
+        optimizer.learning_rate = self._rate = rate
 
     def sync(self) -> None:
         super().sync()
@@ -356,15 +290,27 @@ class Training(Learning, Trained):
         """Do nothing: models with batch norm are refused, unless the strategy has a collective."""
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """Return each sample's class, in a separate graph that is traced on first use."""
-        return self._classes(inputs)
+        """Return each sample's class, in a separate graph of whole batches. A smaller batch is padded."""
+        whole = filled(inputs, self.task.point.workload.batch_size)
+        with tf.device(self.device):
+            shown = tf.constant(whole.transpose(0, 2, 3, 1) if whole.ndim == 4 else whole)
+            found: NDArray[np.int64] = self._classes(shown).numpy()[: len(inputs)]
+        return found
 
     def learnt(self) -> Learnt:
-        return Learnt(dict(network.as_described(self.model, self.weights().values())), statistics(self.model))
+        both = ((norm.moving_mean, norm.moving_variance) for norm in network.norms(self.model))
+        statistics = tuple((_array(mean), _array(variance)) for mean, variance in both)
+        return Learnt(dict(network.as_described(self.model, self.weights().values())), statistics)
 
     @cached_property
-    def _classes(self) -> Classes:
-        return Classes(self.model, self.task.point, self.device, self.distribute)
+    def _classes(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        def classes(shown: tf.Tensor) -> tf.Tensor:
+            logits = self.model(shown, training=False)
+            is_binary = isinstance(self.spec.target, Binary)
+            return tf.cast(logits[:, 0] > 0 if is_binary else tf.argmax(logits, 1), tf.int64)
+
+        graph: Callable[[tf.Tensor], tf.Tensor] = tf.function(self.distribute(classes), autograph=False)
+        return graph
 
     def _traced(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Callable[..., tf.Tensor]:
         """Trace the step's graph. Without training it also returns the gradients, or they would be pruned."""

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from scaling.frameworks.base import Trainer, read_options, timeout_s
 from scaling.frameworks.tf.loop import Training
-from scaling.frameworks.tf.multiworker import STRATEGY
 from scaling.frameworks.tf.rank import AllReduces
+from scaling.frameworks.tf.strategies import MULTI_WORKER
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 
@@ -57,7 +57,7 @@ class GradientExchange(AllReduces):
 def _mirrored(task: Task) -> tf.distribute.Strategy:
     experimental = tf.distribute.experimental
     mode = task.point.strategy.partition(":")[2]
-    packed = read_options(STRATEGY.options, task.point.options)["bytes_per_pack"]
+    packed = read_options(MULTI_WORKER.options, task.point.options)["bytes_per_pack"]
     options = experimental.CommunicationOptions(
         bytes_per_pack=round(packed / task.point.hardware.shrink),
         implementation=experimental.CommunicationImplementation[mode.upper()],

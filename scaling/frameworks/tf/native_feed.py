@@ -12,16 +12,16 @@ from scaling.frameworks.feeding import AREA, RATIO, Batch, FeedError
 from scaling.records.task import Task
 from scaling.text import counted
 from scaling.workloads import data, feeds
-from scaling.workloads.data import tfrecord
-from scaling.workloads.data.folders import Tree
+from scaling.workloads.data.images import Tree
+from scaling.workloads.data.records import LABEL, PICTURE, tfrecord_files
 from scaling.workloads.feeds.pictures import Pictures
 from scaling.workloads.specs import Images, ModelSpec
 
 # Number of encoded records in the shuffle buffer, and of record files that are read in turns.
 SHUFFLED, INTERLEAVED = 2048, 4
 _FEATURES = {
-    tfrecord.PICTURE.decode(): tf.io.FixedLenFeature([], tf.string),
-    tfrecord.LABEL.decode(): tf.io.FixedLenFeature([], tf.int64),
+    PICTURE: tf.io.FixedLenFeature([], tf.string),
+    LABEL: tf.io.FixedLenFeature([], tf.int64),
 }
 
 
@@ -61,7 +61,7 @@ def _encoded(task: Task, pictures: Pictures) -> tf.data.Dataset:
     if isinstance(pictures.encoded, Tree):
         return _of_tree(task, pictures.encoded)
     spec = data.spec(task.point.workload.data)
-    files = tfrecord.files(data.locate(spec, task.data_dir), spec, "train")
+    files = tfrecord_files(data.locate(spec, task.data_dir), spec, "train")
     return _of_records(task, [str(each) for each in files])
 
 
@@ -87,7 +87,7 @@ def _of_records(task: Task, files: list[str]) -> tf.data.Dataset:
 def _parsed(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the picture and its class; the format's classes start at 1."""
     found = tf.io.parse_single_example(record, _FEATURES)
-    return found[tfrecord.PICTURE.decode()], found[tfrecord.LABEL.decode()] - 1
+    return found[PICTURE], found[LABEL] - 1
 
 
 class _Decode:

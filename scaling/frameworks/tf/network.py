@@ -15,56 +15,30 @@ from keras import KerasTensor, ops
 from numpy.typing import NDArray
 
 from scaling.workloads import layers, sequences, weights
-from scaling.workloads.layers import Layer, Shape
+from scaling.workloads.layers import Layer, Parameter, Shape
 from scaling.workloads.specs import Images, ModelSpec
+from scaling.workloads.walk import Placed, Walk
 
 # ---------------------------------------------------------------- layers
 #
 # Layers that Keras lacks, for networks that read sequences.
 
 
-class OneHot(keras.layers.Layer):  # type: ignore[misc]
-    """A one-hot vector for each word."""
-
-    def __init__(self, words: int) -> None:
-        super().__init__()
-        self._words = words
-
-    def call(self, tokens: KerasTensor) -> KerasTensor:
-        """Map (batch, length) to (batch, length, words)."""
-        return ops.one_hot(tokens, self._words, dtype=self.compute_dtype)
-
-
 class Learnt(keras.layers.Layer):  # type: ignore[misc]
-    """Base of layers with the one parameter of the description, `weight`."""
+    """A function of a sequence (batch, length, width) and the one parameter of the description, `weight`."""
 
-    def __init__(self, layer: Layer, shape: Shape) -> None:
+    def __init__(self, function: Callable[[KerasTensor, Any], KerasTensor], only: Parameter) -> None:
         super().__init__()
-        (only,) = layer.parameters(shape)
+        self._function = function
         self.weight = self.add_weight(shape=only.shape, initializer="zeros", name=only.name)
 
-
-class Positions(Learnt):
-    """Adds a vector to each position of (batch, length, width)."""
-
     def call(self, x: KerasTensor) -> KerasTensor:
-        return x + ops.convert_to_tensor(self.weight)[: x.shape[1]]
+        return self._function(x, ops.convert_to_tensor(self.weight))
 
 
-class Segments(Learnt):
-    """Adds the vector of the first segment to (batch, length, width)."""
-
-    def call(self, x: KerasTensor) -> KerasTensor:
-        return x + ops.convert_to_tensor(self.weight)[0]
-
-
-class ClassToken(Learnt):
-    """Puts a learnt vector in front of a sequence."""
-
-    def call(self, x: KerasTensor) -> KerasTensor:
-        """Map (batch, length, width) to (batch, length + 1, width)."""
-        token = ops.broadcast_to(self.weight, (ops.shape(x)[0], 1, x.shape[-1]))
-        return ops.concatenate([token, x], axis=1)
+def _class_token(x: KerasTensor, weight: Any) -> KerasTensor:
+    """Map (batch, length, width) to (batch, length + 1, width)."""
+    return ops.concatenate([ops.broadcast_to(weight, (ops.shape(x)[0], 1, x.shape[-1])), x], axis=1)
 
 
 class TiedLogits(keras.layers.Layer):  # type: ignore[misc]
@@ -106,7 +80,11 @@ class Attend(keras.layers.Layer):  # type: ignore[misc]
         """Map queries (batch, length, width), and keys and values that may be narrower, to the queries' shape."""
         layer, (_, length, width) = self._layer, queries.shape
         size = width // layer.heads
-        queries, keys, values = (self._by_head(each, size) for each in (queries, keys, values))
+        # (batch, heads, length, size)
+        queries, keys, values = (
+            ops.transpose(ops.reshape(each, (-1, length, each.shape[-1] // size, size)), (0, 2, 1, 3))
+            for each in (queries, keys, values)
+        )
         if layer.rotary:
             angles = weights.angles(length, size, layer.rotary)
             queries, keys = _turned_kernel(queries, *angles), _turned_kernel(keys, *angles)
@@ -122,11 +100,6 @@ class Attend(keras.layers.Layer):  # type: ignore[misc]
             shares = self._dropout(shares, training=training)
         mixed = ops.transpose(ops.matmul(shares, values), (0, 2, 1, 3))
         return ops.reshape(mixed, (-1, length, width))
-
-    def _by_head(self, x: KerasTensor, size: int) -> KerasTensor:
-        """Map (batch, length, heads x size) to (batch, heads, length, size)."""
-        _, length, width = x.shape
-        return ops.transpose(ops.reshape(x, (-1, length, width // size, size)), (0, 2, 1, 3))
 
 
 def _turned_kernel(x: KerasTensor, cosine: NDArray[np.float32], sine: NDArray[np.float32]) -> KerasTensor:
@@ -174,8 +147,8 @@ def empty(spec: ModelSpec) -> keras.Model:
     if isinstance(spec.input, Images):
         taken = keras.Input((spec.input.height, spec.input.width, spec.input.channels))
     else:
-        taken = keras.Input((spec.input.length,), dtype="int64")
-    model = keras.Model(taken, _Builder(spec).chain(spec.layers, taken, ""), name=spec.name.replace("-", "_"))
+        taken = keras.Input(spec.input.shape, dtype="int64")
+    model = keras.Model(taken, _Builder(spec).chain(spec.layers, taken), name=spec.name.replace("-", "_"))
     model.described = spec
     return model
 
@@ -185,16 +158,14 @@ def empty(spec: ModelSpec) -> keras.Model:
 
 def parameters(model: keras.Model) -> list[keras.Variable]:
     """Return the trained parameters in the description's order (Keras uses the graph's order)."""
-    return [variable for _, variable, _ in _described(model)]
+    return [variable for _, variable, *_ in _described(model)]
 
 
 def load(model: keras.Model, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Set all trained parameters from the description's names and arrays. Raises ValueError if these differ."""
-    for (wanted, variable, flat), (name, array) in zip(_described(model), arrays, strict=True):
-        turned = _turned(variable, array, flat)
-        if name != wanted or turned.shape != tuple(variable.shape):
-            raise ValueError(f"{name} is {array.shape}, and the network has {wanted} {tuple(variable.shape)}")
-        variable.assign(turned)
+    """Set all trained parameters from the description's names and arrays, in its order."""
+    for (_, variable, _, wide), (_, array) in zip(_described(model), arrays, strict=True):
+        turned = array.reshape(wide).transpose(TURNED) if wide else array
+        variable.assign(turned.reshape(variable.shape))
 
 
 def read(model: keras.Model) -> Iterator[tuple[str, Array]]:
@@ -203,29 +174,30 @@ def read(model: keras.Model) -> Iterator[tuple[str, Array]]:
 
 def as_described(model: keras.Model, arrays: Iterable[Array]) -> Iterator[tuple[str, Array]]:
     """Name arrays of all parameters, or of their gradients, as described and in the description's shapes."""
-    for (name, variable, flat), array in zip(_described(model), arrays, strict=True):
-        yield name, _turned_back(variable, array, flat)
+    for (name, _, shape, wide), array in zip(_described(model), arrays, strict=True):
+        if wide:
+            array = array.reshape([wide[axis] for axis in TURNED]).transpose(np.argsort(TURNED))  # noqa: PLW2901
+        yield name, array.reshape(shape)
 
 
-def _shapes_before_flatten(spec: ModelSpec) -> dict[str, Shape]:
-    """Return the shape (channels, height, width) that is flattened before a dense layer, by its path."""
-    found: dict[str, Shape] = {}
+# The axes of a kernel (outputs, inputs, height, width) in Keras's order.
+TURNED = (2, 3, 1, 0)
+
+
+def _described(model: keras.Model) -> Iterator[tuple[str, keras.Variable, Shape, Shape]]:
+    """Yield the description's name, Keras's variable, the described shape, and for a kernel its shape (outputs,
+    inputs, height, width). Keras's images are flattened channels innermost; height and width are 1 without any."""
     flat: Shape = ()
-    for each in spec.placed:
-        if isinstance(each.layer, layers.Flatten) and len(each.shape) == 3:
-            flat = each.shape
-        elif isinstance(each.layer, layers.Dense):
-            found[each.path], flat = flat, ()
-    return found
-
-
-def _described(model: keras.Model) -> Iterator[tuple[str, keras.Variable, Shape]]:
-    """Yield the description's name, Keras's variable, and the shape that is flattened before it, if any."""
-    flat = _shapes_before_flatten(model.described)
     for placed in model.described.placed:
+        if isinstance(placed.layer, layers.Flatten) and len(placed.shape) == 3:
+            flat = placed.shape
         for each in placed.parameters:
-            variable = _variable(model, placed.path, placed.layer, each.name)
-            yield f"{placed.path}.{each.name}", variable, flat.get(placed.path, ())
+            variable, wide = _variable(model, placed.path, placed.layer, each.name), ()
+            if variable.path.endswith("kernel"):
+                wide = (each.shape[0], *flat) if flat and len(each.shape) == 2 else (*each.shape, 1, 1)[:4]
+            yield f"{placed.path}.{each.name}", variable, each.shape, wide
+        if isinstance(placed.layer, layers.Dense):
+            flat = ()
 
 
 def _variable(model: keras.Model, path: str, layer: Layer, name: str) -> keras.Variable:
@@ -266,35 +238,26 @@ def _turned_back(variable: keras.Variable, array: Array, flat: Shape) -> Array:
 # ---------------------------------------------------------------- layers
 
 
-class _Builder:
-    """Walks a description once. `words` is the embedding that tied logits share."""
+class _Builder(Walk[KerasTensor]):
+    """Builds a graph from a description. `words` is the embedding that tied logits share."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._placed = {each.path: each for each in spec.placed}
         self._words: keras.layers.Embedding | None = None
 
-    def chain(self, body: Iterable[Layer], x: KerasTensor, path: str) -> KerasTensor:
-        for index, layer in enumerate(body):
-            x = self.one(layer, x, f"{path}{index}")
-        return x
-
     def one(self, layer: Layer, x: KerasTensor, path: str) -> KerasTensor:
-        match layer:
-            case layers.Chain(body):
-                return self.chain(body, x, f"{path}.")
-            case layers.Residual(body, shortcut):
-                ways = [self.chain(body, x, f"{path}.body."), self.chain(shortcut, x, f"{path}.shortcut.")]
-                return keras.layers.Add(name=path)(ways)
-            case layers.Branches(branches):
-                ways = [self.chain(each, x, f"{path}.{index}.") for index, each in enumerate(branches)]
-                return keras.layers.Concatenate(name=path)(ways)
-            case sequences.TiedLogits():
-                return TiedLogits(self._words, layer.bias, name=path)(x)
-        placed = self._placed[path]
-        made = MAKERS[type(layer)](layer, x, placed.shape, placed.output, path)
+        if isinstance(layer, sequences.TiedLogits):
+            return TiedLogits(self._words, layer.bias, name=path)(x)
+        made = MAKERS[type(layer)](layer, x, self._placed[path])
         if isinstance(layer, sequences.Embedding):
             self._words = made._keras_history.operation
         return made
+
+    def add(self, body: KerasTensor, shortcut: KerasTensor, path: str) -> KerasTensor:
+        return keras.layers.Add(name=path)([body, shortcut])
+
+    def join(self, branches: list[KerasTensor], path: str) -> KerasTensor:
+        return keras.layers.Concatenate(name=path)(branches)
 
 
 def _padded(x: KerasTensor, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> KerasTensor:
@@ -304,74 +267,82 @@ def _padded(x: KerasTensor, before: tuple[int, int], after: tuple[int, int], val
     return ops.pad(x, ((0, 0), down, across, (0, 0)), constant_values=value)
 
 
-def _conv(layer: layers.Conv, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
+def _conv(layer: layers.Conv, x: KerasTensor, placed: Placed) -> KerasTensor:
     """Pad by hand if the stride is above 1: Keras's "same" pads the far side only, which shifts the image."""
     kernel, pad = layers.pair(layer.kernel), layers.pair(layer.pad)
     same = layer.stride == 1 and all(2 * p == k - 1 for p, k in zip(pad, kernel, strict=True))
     return keras.layers.Conv2D(
         layer.channels, kernel, layer.stride, padding="same" if same else "valid", use_bias=layer.bias,
-        name=path, **ZEROS,
+        name=placed.path, **ZEROS,
     )(x if same else _padded(x, pad, pad))  # fmt: skip
 
 
-def _pool(layer: layers.Pool, x: KerasTensor, shape: Shape, output: Shape, path: str) -> KerasTensor:
+def _pool(layer: layers.Pool, x: KerasTensor, placed: Placed) -> KerasTensor:
     """Pad by hand: Keras rounds down, and its "same" leaves the border out of means."""
     kind = keras.layers.MaxPooling2D if layer.kind == "max" else keras.layers.AveragePooling2D
     if layer.kind == "max" and layer.stride == 1 and 2 * layer.pad == layer.kernel - 1:
-        return kind(layer.kernel, 1, padding="same", name=path)(x)
+        return kind(layer.kernel, 1, padding="same", name=placed.path)(x)
     down, across = (
         max(0, (count - 1) * layer.stride + layer.kernel - size - layer.pad)
-        for size, count in zip(shape[1:], output[1:], strict=True)
+        for size, count in zip(placed.shape[1:], placed.output[1:], strict=True)
     )
     x = _padded(x, (layer.pad, layer.pad), (down, across), float("-inf") if layer.kind == "max" else 0.0)
-    return kind(layer.kernel, layer.stride, name=path)(x)
+    return kind(layer.kernel, layer.stride, name=placed.path)(x)
 
 
-def _activation(layer: layers.Activation, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
+def _activation(layer: layers.Activation, x: KerasTensor, placed: Placed) -> KerasTensor:
     if layer.kind == "relu":
-        return keras.layers.ReLU(name=path)(x)
+        return keras.layers.ReLU(name=placed.path)(x)
     gelu = partial(keras.activations.gelu, approximate=layer.kind == "gelu-tanh")
-    return keras.layers.Activation(gelu, name=path)(x)
+    return keras.layers.Activation(gelu, name=placed.path)(x)
 
 
-def _lstm(layer: sequences.LSTM, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
-    one = keras.layers.LSTM(layer.width, recurrent_initializer="zeros", name=path, **ZEROS)
-    return (keras.layers.Bidirectional(one, name=path) if layer.both_ways else one)(x)
+def _lstm(layer: sequences.LSTM, x: KerasTensor, placed: Placed) -> KerasTensor:
+    one = keras.layers.LSTM(layer.width, recurrent_initializer="zeros", name=placed.path, **ZEROS)
+    return (keras.layers.Bidirectional(one, name=placed.path) if layer.both_ways else one)(x)
 
 
 def _dense(x: KerasTensor, width: int, path: str, *, bias: bool = False) -> KerasTensor:
     return keras.layers.Dense(width, use_bias=bias, name=path, **ZEROS)(x)
 
 
-def _attention(layer: sequences.Attention, x: KerasTensor, shape: Shape, _output: Shape, path: str) -> KerasTensor:
-    width, keys = layer.widths(shape[1])
+def _attention(layer: sequences.Attention, x: KerasTensor, placed: Placed) -> KerasTensor:
+    width, keys = layer.widths(placed.shape[1])
     if layer.fused:
-        joined = _dense(x, width + 2 * keys, f"{path}.qkv", bias=layer.bias)
+        joined = _dense(x, width + 2 * keys, f"{placed.path}.qkv", bias=layer.bias)
         parts = ops.split(joined, (width, width + keys), axis=-1)
     else:
         named = {"query": width, "key": keys, "value": keys}
-        parts = [_dense(x, wide, f"{path}.{name}", bias=layer.bias) for name, wide in named.items()]
-    mixed = Attend(layer, name=path)(*parts)
-    return _dense(mixed, width, f"{path}.output", bias=layer.bias)
+        parts = [_dense(x, wide, f"{placed.path}.{name}", bias=layer.bias) for name, wide in named.items()]
+    mixed = Attend(layer, name=placed.path)(*parts)
+    return _dense(mixed, width, f"{placed.path}.output", bias=layer.bias)
 
 
-def _gated(layer: sequences.Gated, x: KerasTensor, shape: Shape, _output: Shape, path: str) -> KerasTensor:
-    gate, up = (_dense(x, layer.width, f"{path}.{name}") for name in ("gate", "up"))
-    return _dense(ops.silu(gate) * up, shape[-1], f"{path}.down")
+def _gated(layer: sequences.Gated, x: KerasTensor, placed: Placed) -> KerasTensor:
+    gate, up = (_dense(x, layer.width, f"{placed.path}.{name}") for name in ("gate", "up"))
+    return _dense(ops.silu(gate) * up, placed.shape[-1], f"{placed.path}.down")
 
 
 def _simple(make: Callable[[Any, Shape], keras.layers.Layer]) -> Callable[..., KerasTensor]:
     """Return a maker for a layer that Keras, or this file, has as described."""
 
-    def apply(layer: Any, x: KerasTensor, shape: Shape, _output: Shape, path: str) -> KerasTensor:
-        made = make(layer, shape)
-        made.name = path
+    def apply(layer: Any, x: KerasTensor, placed: Placed) -> KerasTensor:
+        made = make(layer, placed.shape)
+        made.name = placed.path
         return made(x)
 
     return apply
 
 
-MAKERS: dict[type[Layer], Callable[[Any, KerasTensor, Shape, Shape, str], KerasTensor]] = {
+def _learnt(function: Callable[[KerasTensor, Any], KerasTensor]) -> Callable[..., KerasTensor]:
+    return _simple(lambda each, shape: Learnt(function, *each.parameters(shape)))
+
+
+def _one_hot(layer: sequences.OneHot, x: KerasTensor, _placed: Placed) -> KerasTensor:
+    return ops.one_hot(x, layer.words, dtype=keras.config.dtype_policy().compute_dtype)
+
+
+MAKERS: dict[type[Layer], Callable[[Any, KerasTensor, Placed], KerasTensor]] = {
     layers.Conv: _conv,
     layers.Pool: _pool,
     layers.GlobalMean: _simple(lambda _layer, _shape: keras.layers.GlobalAveragePooling2D()),
@@ -379,16 +350,16 @@ MAKERS: dict[type[Layer], Callable[[Any, KerasTensor, Shape, Shape, str], KerasT
     layers.BatchNorm: _simple(
         lambda each, _shape: keras.layers.BatchNormalization(-1, each.momentum, each.epsilon)
     ),
-    layers.Dense: lambda each, x, _shape, _output, path: _dense(x, each.width, path, bias=each.bias),
+    layers.Dense: lambda each, x, placed: _dense(x, each.width, placed.path, bias=each.bias),
     layers.Activation: _activation,
     layers.Dropout: _simple(lambda each, _shape: keras.layers.Dropout(each.rate)),
-    sequences.OneHot: _simple(lambda each, _shape: OneHot(each.words)),
+    sequences.OneHot: _one_hot,
     sequences.Embedding: _simple(lambda each, _shape: keras.layers.Embedding(each.words, each.width, "zeros")),
-    sequences.Positions: _simple(Positions),
-    sequences.Segments: _simple(Segments),
+    sequences.Positions: _learnt(lambda x, weight: x + weight[: x.shape[1]]),
+    sequences.Segments: _learnt(lambda x, weight: x + weight[0]),
     sequences.Patches: _simple(lambda _layer, shape: keras.layers.Reshape((-1, shape[0]))),
-    sequences.ClassToken: _simple(ClassToken),
-    sequences.First: lambda _layer, x, _shape, _output, _path: x[:, 0],
+    sequences.ClassToken: _learnt(_class_token),
+    sequences.First: lambda _layer, x, _placed: x[:, 0],
     sequences.LSTM: _lstm,
     sequences.LayerNorm: _simple(lambda each, _shape: keras.layers.LayerNormalization(epsilon=each.epsilon)),
     sequences.RMSNorm: _simple(lambda each, _shape: keras.layers.RMSNormalization(epsilon=each.epsilon)),

@@ -13,7 +13,7 @@ from itertools import count
 
 import tensorflow as tf
 
-from scaling.frameworks.tf.ps import TRAINER
+from scaling.frameworks.tf.strategies import TRAINER
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads import feeds, models

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from scaling import files
 from scaling.errors import UsageError
+from scaling.workloads.data import DataSpec, Split, reading, text_of
 from scaling.workloads.data.images import check_count
-from scaling.workloads.data.specs import DataSpec, Split, reading, text_of
 
 Numbers = NDArray[Any]
 HEADER_BYTES = 1024
@@ -63,7 +63,8 @@ def read_tokens(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
     if spec.format == "text":
         return _characters(place / spec.files["train"][0] if place.is_dir() else place, split)
     if place.is_file() and place.suffix != ".bin":
-        return _part(np.frombuffer(_content(place), np.uint8), split), BYTES
+        with reading(place):
+            return _part(np.frombuffer(files.read(place), np.uint8), split), BYTES
     if place.is_file():
         return _part(_binary(place), split), 0
     pattern = spec.files[split][0]
@@ -75,11 +76,7 @@ def read_tokens(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
 
 def _characters(path: Path, split: Split) -> tuple[Numbers, int]:
     """Return a text in lower case as numbers of its sorted characters, as in the Keras example."""
-    try:
-        text = _content(path).decode().lower()
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8 text") from None
-    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    points = np.frombuffer(text_of(path).lower().encode("utf-32-le"), np.uint32)
     kinds, numbers = np.unique(points, return_inverse=True)
     return _part(numbers.astype(np.int64), split), len(kinds)
 
@@ -87,11 +84,6 @@ def _characters(path: Path, split: Split) -> tuple[Numbers, int]:
 def _part(row: Numbers, split: Split) -> Numbers:
     cut = len(row) - len(row) // HELD_OUT
     return row[:cut] if split == "train" else row[cut:]
-
-
-def _content(path: Path) -> bytes:
-    with reading(path):
-        return files.read(path)
 
 
 def _binary(path: Path) -> Numbers:
@@ -132,15 +124,16 @@ def read_reviews(
     """Return the ends of reviews (count, length), bad ones first, and labels (count,): 1 if good, else 0. Raises
     UsageError if one cannot be read, or if the number differs from the published one."""
     numbers = vocabulary(place / "imdb.vocab", words)
-    texts, labels = [], []
+    texts: list[str] = []
+    labels: list[int] = []
     for label, folder in enumerate(("neg", "pos")):
-        found = list(map(text_of, sorted((place / split / folder).glob("*.txt"))))
-        texts += found
-        labels += [label] * len(found)
+        texts += map(text_of, sorted((place / split / folder).glob("*.txt")))
+        labels += [label] * (len(texts) - len(labels))
     check_count(place / split, len(texts), spec, split)
     reviews = np.zeros((len(texts), length), np.int64)
     for row, text in zip(reviews, texts, strict=True):
-        known = encode(text, numbers)[-length:]
+        found = WORD.findall(BREAK.sub(" ", text.lower()))
+        known = [START, *(numbers.get(word, UNKNOWN) for word in found)][-length:]
         row[length - len(known) :] = known
     return reviews, np.asarray(labels, np.int64)
 
@@ -149,9 +142,3 @@ def vocabulary(path: Path, words: int) -> dict[str, int]:
     """Return the numbers of the most frequent words, all below `words`."""
     lines = text_of(path).split("\n")[: max(0, words - FIRST)]
     return {word: number for number, word in enumerate(lines, FIRST) if word}
-
-
-def encode(text: str, numbers: dict[str, int]) -> list[int]:
-    """Return a review as numbers, with its start."""
-    found = WORD.findall(BREAK.sub(" ", text.lower()))
-    return [START, *(numbers.get(word, UNKNOWN) for word in found)]

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-from scaling.records.point import Regime
+from scaling.errors import UsageError
 from scaling.records.task import Task
 from scaling.workloads import data, schedule
 from scaling.workloads.data import TRAIN, DataSpec, Split
-from scaling.workloads.specs import Classes, Images, Input, MaskedTokens, ModelSpec, Target, Tokens
+from scaling.workloads.specs import Classes, Images, Input, ModelSpec, Target, Tokens
 
 if TYPE_CHECKING:
     # Imported with the feeds themselves: agents import this module without NumPy.
@@ -36,44 +36,23 @@ class Feed(Protocol):
 
 def feed(task: Task, spec: ModelSpec) -> Feed:
     """Return one rank's feed: its shard of the training data. For kind `held` it repeats the first batch."""
-    from scaling.workloads.feeds.batches import Fixed
-
-    found = _feed(task, spec)
-    return Fixed(found.batch(0)) if task.point.kind == "held" else found
-
-
-def _feed(task: Task, spec: ModelSpec) -> Feed:
     from scaling.workloads.feeds.batches import Fixed, Shuffled
 
-    workload = task.point.workload
-    if data.spec(workload.data).format == "made":
-        from scaling.workloads.feeds import synthetic
+    point, workload = task.point, task.point.workload
+    known, size, rank = data.spec(workload.data), workload.batch_size, {"seed": task.seed, "rank": task.rank}
+    if known.format == "made":
+        from scaling.workloads.feeds.sequences import synthetic
 
-        return Fixed(synthetic.batch(spec, batch_size=workload.batch_size, seed=task.seed, rank=task.rank))
+        return Fixed(synthetic(spec, batch_size=size, **rank))
     found = samples(task, spec, "train")
-    shuffled = Shuffled(
-        found,
-        batch_size=workload.batch_size,
-        seed=task.seed,
-        rank=task.rank,
-        world_size=task.point.world_size,
-    )
-    return _augmented(shuffled, task, len(found))
+    fed: Feed = Shuffled(found, batch_size=size, world_size=point.world_size, **rank)
+    if (regime := point.regime) and regime.augment_epochs and known.augment is not None:
+        from scaling.workloads.feeds.pictures import Augmented
 
-
-def _augmented(shuffled: Feed, task: Task, count: int) -> Feed:
-    regime, augment = task.point.regime, data.spec(task.point.workload.data).augment
-    if regime is None or augment is None or not regime.augment_epochs:
-        return shuffled
-    from scaling.workloads.feeds.augmented import Augmented
-
-    first = schedule.steps_before(
-        regime.epochs - regime.augment_epochs,
-        samples=count,
-        world_size=task.point.world_size,
-        batch_size=task.point.workload.batch_size,
-    )
-    return Augmented(shuffled, augment, first_step=first, seed=task.seed, rank=task.rank)
+        epochs = regime.epochs - regime.augment_epochs
+        first = schedule.steps_before(epochs, samples=len(found), world_size=point.world_size, batch_size=size)
+        fed = Augmented(fed, known.augment, first_step=first, **rank)
+    return Fixed(fed.batch(0)) if point.kind == "held" else fed
 
 
 def shard(task: Task, spec: ModelSpec, split: Split = "test", *, ranks: int | None = None) -> Iterator[Batch]:
@@ -92,7 +71,9 @@ def shard(task: Task, spec: ModelSpec, split: Split = "test", *, ranks: int | No
 def samples(task: Task, spec: ModelSpec, split: Split) -> Samples:
     """Return the samples of a split over all ranks: `len()` of them, or the part that the point asks for, are an
     epoch. Raises UsageError if they are missing, or for generated data, which has no end."""
-    count = part_of(task.point.regime, split)
+    regime, count = task.point.regime, 0
+    if regime is not None:
+        count = regime.train_samples if split == "train" else regime.test_samples
     return _part(task.point.workload.data, task.data_dir, split, spec.input, spec.target, count)
 
 
@@ -116,13 +97,6 @@ def whole(task: Task, spec: ModelSpec, split: Split) -> int:
     return len(_samples(task.point.workload.data, task.data_dir, split, spec.input, spec.target))
 
 
-def part_of(regime: Regime | None, split: Split) -> int:
-    """Return how many samples of a split are requested; 0 for all."""
-    if regime is None:
-        return 0
-    return regime.train_samples if split == "train" else regime.test_samples
-
-
 def check(
     name: str,
     data_dir: str,
@@ -135,20 +109,16 @@ def check(
     found = data.fits(name, spec)
     if not found.is_read:
         return ""
-    place = data.locate(found, data_dir, splits)
-    for split in splits:
-        found_of = _samples(name, data_dir, split, spec.input, spec.target)
-        _look_at(found_of)
-        data.check_part(name, split, parts.get(split, 0), len(found_of))
-    forget()
-    return str(place)
-
-
-def _look_at(found: Samples) -> None:
-    """Take the first and the last sample, which shows most errors."""
     import numpy as np
 
-    found.take(np.array([0, len(found) - 1]), (0,))
+    place = data.locate(found, data_dir, splits)
+    for split in splits:
+        read = _samples(name, data_dir, split, spec.input, spec.target)
+        # The first and the last sample show most errors.
+        read.take(np.array([0, len(read) - 1]), (0,))
+        data.check_part(name, split, parts.get(split, 0), len(read))
+    forget()
+    return str(place)
 
 
 def forget() -> None:
@@ -158,63 +128,42 @@ def forget() -> None:
 
 @lru_cache(maxsize=4)
 def _part(name: str, data_dir: str, split: Split, given: Input, target: Target, count: int) -> Samples:
-    from scaling.workloads.feeds import batches
+    from scaling.workloads.feeds.batches import Part
 
     found = _samples(name, data_dir, split, given, target)
-    return batches.Part(found, count) if count else found
+    return Part(found, count) if count else found
 
 
 # All feeds of a process share the samples.
 @lru_cache(maxsize=4)
 def _samples(name: str, data_dir: str, split: Split, given: Input, target: Target) -> Samples:
     found = data.spec(name)
-    if found.format == "digits":
-        from scaling.workloads.feeds.digits import Digits
+    if not isinstance(given, Images):
+        return _sequences(found, data.locate(found, data_dir, (split,)), split, given, target)
+    from scaling.workloads.data import images, records
+    from scaling.workloads.feeds.pictures import Digits, Pictures, Pixels
 
-        assert isinstance(given, Images)
+    if found.format == "digits":
         return Digits(given, split)
     place = data.locate(found, data_dir, (split,))
-    if isinstance(given, Images):
-        assert isinstance(target, Classes)
-        if found.format in ("folders", "tfrecord", "recordio"):
-            return _pictures(found, place, split, given, target.count)
-        return _images(found, place, split, given)
-    return _sequences(found, place, split, given, target)
-
-
-def _images(found: DataSpec, place: Path, split: Split, images: Images) -> Samples:
-    from scaling.workloads.data.images import read_cifar, read_idx
-    from scaling.workloads.feeds.pixels import Pixels
-
-    read = read_idx if found.format == "idx" else read_cifar
-    pixels, labels = read(place, found, split)
-    return Pixels(pixels, labels, images, mean=found.mean, deviation=found.deviation)
-
-
-def _pictures(found: DataSpec, place: Path, split: Split, images: Images, classes: int) -> Samples:
-    from scaling.workloads.data import folders, recordio, tfrecord
-    from scaling.workloads.feeds.pictures import Pictures
-
-    if found.format == "folders":
-        tree = folders.listing(place, found, split)
-        data.check_classes(found.name, len(tree.classes), classes)
-        return Pictures(tree, found, images, classes)
-    read = tfrecord.records if found.format == "tfrecord" else recordio.records
-    return Pictures(read(place, found, split), found, images, classes)
+    if found.format in ("idx", "cifar"):
+        read = images.read_idx if found.format == "idx" else images.read_cifar
+        return Pixels(*read(place, found, split), found, given)
+    assert isinstance(target, Classes)
+    if found.format != "folders":
+        return Pictures(records.records(place, found, split), found, given, target.count)
+    tree = images.listing(place, found, split)
+    data.check_classes(found.name, len(tree.classes), target.count)
+    return Pictures(tree, found, given, target.count)
 
 
 def _sequences(found: DataSpec, place: Path, split: Split, tokens: Tokens, target: Target) -> Samples:
     from scaling.workloads.data import texts
-    from scaling.workloads.feeds import sequences
+    from scaling.workloads.feeds.sequences import Labelled, Windows
 
     if found.format == "acl":
-        return sequences.Labelled(
-            *texts.read_reviews(place, found, split, length=tokens.length, words=tokens.words)
-        )
+        return Labelled(*texts.read_reviews(place, found, split, length=tokens.length, words=tokens.words))
     row, kinds = texts.read_tokens(place, found, split)
-    sequences.check_kinds(kinds, found.name, tokens)
-    if isinstance(target, MaskedTokens):
-        return sequences.Masked(row, tokens, target.share)
-    if isinstance(target, Classes):
-        return sequences.NextToken(row, tokens, stride=sequences.STRIDE)
-    return sequences.NextTokens(row, tokens)
+    if kinds > tokens.words:
+        raise UsageError(f"--data {found.name}: has {kinds} kinds of tokens, the model has {tokens.words} words")
+    return Windows(row, tokens, target)

@@ -1,4 +1,4 @@
-"""Sequences of tokens for models of language, characters or reviews."""
+"""Sequences of tokens for models of language, characters or reviews, and synthetic batches of every kind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ from numpy.typing import NDArray
 
 from scaling.errors import UsageError
 from scaling.workloads.data.texts import Row
-from scaling.workloads.feeds.batches import Batch, Indices
-from scaling.workloads.specs import IGNORED, Tokens
+from scaling.workloads.feeds.batches import Batch, Indices, Inputs
+from scaling.workloads.specs import (
+    IGNORED,
+    Binary,
+    Classes,
+    Images,
+    MaskedTokens,
+    ModelSpec,
+    NextToken,
+    Target,
+    Tokens,
+)
 
 Numbers = NDArray[np.int64]
 # Of the positions to learn, the fractions shown as a mask and as a random word (Devlin 2018, 3.1).
@@ -24,36 +34,31 @@ STRIDE = 3
 LOOKED_AT = 1 << 26
 
 
-def check_kinds(kinds: int, name: str, tokens: Tokens) -> None:
-    """Refuse a text with more kinds of tokens than the model has words. Raises UsageError."""
-    if kinds > tokens.words:
-        raise UsageError(f"--data {name}: has {kinds} kinds of tokens, the model has {tokens.words} words")
-
-
 class Labelled:
     """Sequences (count, length) with one label each."""
 
     def __init__(self, sequences: Numbers, labels: Numbers) -> None:
-        self._sequences, self._labels = sequences, labels
+        self._sequences, self.labels = sequences, labels
 
     def __len__(self) -> int:
-        return len(self._labels)
-
-    @property
-    def labels(self) -> Numbers:
-        return self._labels
+        return len(self.labels)
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        return self._sequences[indices], self._labels[indices]
+        return self._sequences[indices], self.labels[indices]
 
 
 class Windows:
-    """Windows of a long row of tokens, `stride` apart. A subclass makes the labels. Raises UsageError if the row
-    is too short for one window, or has tokens beyond the model's words."""
+    """Windows of a long row of tokens, as a model of `target` learns them. Raises UsageError if the row is too
+    short for one window, or has tokens beyond the model's words.
 
-    def __init__(self, row: Row, tokens: Tokens, *, stride: int | None = None) -> None:
-        self._row, self._words, self._length = row, tokens.words, tokens.length
-        self._stride = stride or tokens.length
+    * NextToken: the labels are the next token at each position
+    * Classes: the label is the one token that follows
+    * MaskedTokens: the labels are the hidden tokens, drawn anew for every step
+    """
+
+    def __init__(self, row: Row, tokens: Tokens, target: Target) -> None:
+        self._row, self._words, self._length, self._target = row, tokens.words, tokens.length, target
+        self._stride = STRIDE if isinstance(target, Classes) else tokens.length
         self._count = 1 + (len(row) - tokens.length - 1) // self._stride
         if self._count < 1:
             raise UsageError(f"--data-dir: {len(row):,} tokens, at least {tokens.length + 1:,} are needed")
@@ -66,38 +71,14 @@ class Windows:
         if (most := int(tokens.max())) >= self._words:
             raise UsageError(f"--data-dir: has token {most}, the model has {self._words} words, numbered from 0")
 
-    def _pieces(self, indices: Indices) -> Numbers:
+    def take(self, indices: Indices, seed: Sequence[int]) -> Batch:
         starts = indices[:, None] * self._stride
         pieces = self._row[starts + np.arange(self._length + 1)].astype(np.int64)
         self._check(pieces)
-        return pieces
-
-
-class NextTokens(Windows):
-    """Windows whose labels are the next token at each position."""
-
-    def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        pieces = self._pieces(indices)
-        return pieces[:, :-1], pieces[:, 1:]
-
-
-class NextToken(Windows):
-    """Windows whose label is the one token that follows."""
-
-    def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
-        pieces = self._pieces(indices)
-        return pieces[:, :-1], pieces[:, -1]
-
-
-class Masked(Windows):
-    """Windows with a `share` of the tokens hidden, drawn anew for every step. The labels are the hidden tokens."""
-
-    def __init__(self, row: Row, tokens: Tokens, share: float) -> None:
-        super().__init__(row, tokens)
-        self._share = share
-
-    def take(self, indices: Indices, seed: Sequence[int]) -> Batch:
-        return hide(self._pieces(indices)[:, :-1], self._words, self._share, np.random.default_rng(tuple(seed)))
+        tokens = pieces[:, :-1]
+        if isinstance(self._target, MaskedTokens):
+            return hide(tokens, self._words, self._target.share, np.random.default_rng(tuple(seed)))
+        return tokens, pieces[:, -1] if isinstance(self._target, Classes) else pieces[:, 1:]
 
 
 def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator) -> Batch:
@@ -110,3 +91,24 @@ def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator)
     others = random.integers(words, size=tokens.shape, dtype=np.int64)
     shown = np.where(chosen & (way < MASKED), MASKS.get(words, 0), tokens)
     return np.where(chosen & (way >= 1 - REPLACED), others, shown), labels
+
+
+# ---------------------------------------------------------------- synthetic
+#
+# Random images and tokens, as in throughput benchmarks: without disk and decoding.
+
+
+def synthetic(spec: ModelSpec, *, batch_size: int, seed: int, rank: int) -> Batch:
+    """Return standard normal pixels or random tokens, with random labels, different for each seed and rank."""
+    random = np.random.default_rng((seed, rank))
+    shape = (batch_size, *spec.input.shape)
+    if isinstance(spec.input, Images):
+        inputs: Inputs = random.standard_normal(shape, dtype=np.float32)
+    else:
+        inputs = tokens = random.integers(spec.input.words, size=shape, dtype=np.int64)
+        if isinstance(spec.target, MaskedTokens):
+            return hide(tokens, spec.input.words, spec.target.share, random)
+    kinds = 2 if isinstance(spec.target, Binary) else spec.outputs
+    return inputs, random.integers(
+        kinds, size=shape if isinstance(spec.target, NextToken) else batch_size, dtype=np.int64
+    )

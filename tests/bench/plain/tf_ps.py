@@ -12,7 +12,7 @@ import keras  # type: ignore[import-untyped, unused-ignore]
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.frameworks.tf.network import build
-from scaling.workloads.feeds.digits import load
+from scaling.workloads.feeds.pictures import digits
 from tests.bench.plain import work
 
 
@@ -46,9 +46,9 @@ def coordinate(told: work.Work, resolver: Any) -> None:
     train_step = tf.function(lambda iterator: strategy.run(replica_step, args=next(iterator)))
 
     def dataset(_context: Any) -> Any:
-        images, labels = load(*work.SPEC.input.shape[1:])
-        digits = tf.data.Dataset.from_tensor_slices((images.transpose(0, 2, 3, 1), labels))
-        return digits.shuffle(len(labels)).repeat().batch(told.batch_size).prefetch(2)
+        images, labels = digits(*work.SPEC.input.shape[1:])
+        shown = tf.data.Dataset.from_tensor_slices((images.transpose(0, 2, 3, 1), labels))
+        return shown.shuffle(len(labels)).repeat().batch(told.batch_size).prefetch(2)
 
     datasets = tf.function(lambda: strategy.distribute_datasets_from_function(dataset))
     iterator = iter(coordinator.create_per_worker_dataset(datasets))

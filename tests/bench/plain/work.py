@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from scaling.workloads import models
 from scaling.workloads.feeds.batches import Shuffled
-from scaling.workloads.feeds.digits import Digits
+from scaling.workloads.feeds.pictures import Digits
 from scaling.workloads.specs import Images
 
 SPEC = models.spec("digits-cnn")

@@ -1,4 +1,4 @@
-"""What training on MXNet's distributed kvstores comes to, with each option; and the loop beneath."""
+"""What training on MXNet's kvstores comes to, with each option; and the loop beneath."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from msgspec import json
 
-from scaling.frameworks.mx import plain
+from scaling.frameworks.mx.strategies import LOCAL
+from scaling.plan import tasks
 from scaling.records.point import Kind
 from scaling.workloads import models
+from tests.frameworks.mx import needs_mxnet, said
 from tests.support import native_feeds, ranks
 from tests.support.rank import Trained
 
-MISSING = plain.STRATEGY.missing("mxnet:plain")
-needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
+pytestmark = needs_mxnet
 
 
 def run(name: str, size: int, *, steps: int = 1, kind: Kind = "exchange", **fields: Any) -> list[Trained]:
@@ -33,7 +34,6 @@ def differs(first: Trained, second: Trained) -> float:
     )
 
 
-@needs_mxnet
 def test_micro_batches_come_to_the_same_update() -> None:
     (whole,) = run("mxnet:plain", 1, kind="solo")
     (parts,) = run("mxnet:plain", 1, kind="solo", options={"accumulate": "4"})
@@ -42,7 +42,6 @@ def test_micro_batches_come_to_the_same_update() -> None:
     assert parts.samples == whole.samples
 
 
-@needs_mxnet
 def test_where_and_how_the_update_is_made_changes_nothing() -> None:
     """On two servers with every array on both, or on the workers, or after micro-batches."""
     first, _ = run("mxnet:dist_sync", 2)
@@ -54,7 +53,6 @@ def test_where_and_how_the_update_is_made_changes_nothing() -> None:
         assert differs(other, first) < 1e-3
 
 
-@needs_mxnet
 @pytest.mark.parametrize(("name", "size"), [("mxnet:dist_sync", 2), ("mxnet:dist_async", 1)])
 def test_2bit_compression_loses_the_same_on_all_ranks(name: str, size: int) -> None:
     """Servers see each element of a rank's gradient as -threshold, 0 or threshold: so the first step can only be
@@ -70,7 +68,6 @@ def test_2bit_compression_loses_the_same_on_all_ranks(name: str, size: int) -> N
     assert np.abs(lengths).max().round() == size
 
 
-@needs_mxnet
 def test_staleness_is_what_others_pushed_since() -> None:
     (alone,) = run("mxnet:dist_async", 1, steps=6)
     assert alone.staleness == 0.0
@@ -80,7 +77,6 @@ def test_staleness_is_what_others_pushed_since() -> None:
     assert 0 <= min(both) <= 1.0
 
 
-@needs_mxnet
 def test_importing_mxnet_says_nothing() -> None:
     code = "from scaling.frameworks.mx.library import mx; import mxnet; assert mx is mxnet"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -108,15 +104,12 @@ for task in tasks:
 """
 
 
-@needs_mxnet
 @pytest.mark.parametrize("name", ["mxnet:plain", "mxnet:device"])
 def test_on_emulated_devices_only_the_compute_is_another(name: str) -> None:
     """The loop and the strategy's own class are those of real devices, not others made for them."""
     kind: Kind = "solo" if name == "mxnet:plain" else "exchange"
     both = [ranks.one_task(name, kind), ranks.one_task(name, kind, **EMULATED)]
-    command = [sys.executable, "-c", ON_BOTH, json.encode(both).decode()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    real, computes, emulated, sleeps = done.stdout.splitlines()
+    real, computes, emulated, sleeps = said(ON_BOTH, json.encode(both).decode()).splitlines()
     assert emulated == real
     assert (computes, sleeps) == ("RealCompute", "EmulatedCompute")
 
@@ -136,25 +129,60 @@ except feeding.FeedError as error:
 """
 
 
-@needs_mxnet
 def test_a_part_without_pictures_is_an_error(tmp_path: Path) -> None:
     native_feeds.write(tmp_path, "recordio")
     records = tmp_path / "train.rec"
     records.write_bytes(records.read_bytes()[: records.stat().st_size // native_feeds.PICTURES])
-    assert unfed(tmp_path).endswith("no pictures in this rank's part; take fewer ranks\n")
+    assert said(UNFED, str(tmp_path)).endswith("no pictures in this rank's part; take fewer ranks\n")
 
 
-def unfed(folder: Path) -> str:
-    done = subprocess.run([sys.executable, "-c", UNFED, str(folder)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@needs_mxnet
 @pytest.mark.parametrize("label", [-1, 0.5, 10])
 def test_labels_outside_the_classes_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: float
 ) -> None:
     monkeypatch.setattr(native_feeds, "of_class", lambda _picture: label)
     native_feeds.write(tmp_path, "recordio")
-    assert unfed(tmp_path).endswith(f"--data recordio: of class {label}, the model has 10\n")
+    assert said(UNFED, str(tmp_path)).endswith(f"--data recordio: of class {label}, the model has 10\n")
+
+
+# ---------------------------------------------------------------- several contexts
+
+EACH_CONTEXT = """
+import sys
+from msgspec import json
+from scaling.frameworks.abilities import digest_of
+from scaling.frameworks.mx import kvstore_trainer
+from scaling.records.task import Task
+trainer = kvstore_trainer.connect(json.decode(sys.argv[1], type=Task))
+trainer.step()
+print(*(len(set(round(float(each), 5) for each in losses.asnumpy())) for losses in trainer.compute._losses))
+print(len({losses.asnumpy().tobytes() for losses in trainer.compute._losses}))
+print(trainer.digest() == digest_of(trainer.weights_of(trainer.contexts[1])))
+weight = next(iter(trainer.trained.values())).data(trainer.contexts[1])
+weight[0] += 1e-3
+try:
+    trainer.digest()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["mxnet:local", "mxnet:device"])
+def test_a_context_that_differs_is_an_error(name: str) -> None:
+    """Contexts see different images, hold the same weights, and digest() is no hash when they do not."""
+    (task,) = tasks.worker_tasks(ranks.tasks(name, "exchange", 2), LOCAL.traits(name))
+    losses, images, same, *error = said(EACH_CONTEXT, json.encode(task).decode()).splitlines()
+    assert (losses, images, same) == ("4 4", "2", "True")
+    assert error[0].startswith("the devices' parameters differ: {'cpu(0)': '")
+
+
+@pytest.mark.parametrize("choice", ["true", "false"])
+def test_on_one_device_there_is_nothing_to_choose(choice: str) -> None:
+    (trained,) = run("mxnet:local", 1, options={"update_on_kvstore": choice})
+    assert trained.samples == 4
+
+
+@pytest.mark.parametrize("options", [{"update_on_kvstore": "false"}, {"accumulate": "2"}])
+def test_options_do_not_change_the_update_of_two_contexts(options: dict[str, str]) -> None:
+    (first,), (other,) = run("mxnet:device", 2), run("mxnet:device", 2, options=options)
+    assert differs(other, first) < 1e-3

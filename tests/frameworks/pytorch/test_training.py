@@ -85,13 +85,13 @@ import torch
 from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.frameworks.pytorch import libraries, network
-from scaling.workloads import models, weights, weights_file
+from scaling.workloads import models, weights
 theirs = libraries.torchvision().models.googlenet(aux_logits=True, init_weights=False)
 for buffer in theirs.buffers():
     if buffer.is_floating_point():
         buffer.uniform_(0.5, 1.5)
 torch.save(theirs.state_dict(), 'w.pth')
-exec(f'import numpy; {weights_file.CONVERT % "w.pth"}')
+exec(f'import numpy; {weights.CONVERT % "w.pth"}')
 spec = replace(models.spec("googlenet-bn"), weights="w.npz")
 shown = torch.rand(2, 3, 64, 64)
 with torch.no_grad():

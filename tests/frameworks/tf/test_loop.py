@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.frameworks.feeding import FeedError
-from scaling.frameworks.tf.plain import ENVIRON
+from scaling.frameworks.tf.strategies import ENVIRON
 from scaling.records.task import Task
 from scaling.workloads import models
 from tests.support import native_feeds
@@ -131,28 +132,24 @@ def test_a_part_of_the_batch_is_all_that_is_computed_at_once(make: Any, monkeypa
 def test_seeds_choose_the_weights(make: Any) -> None:
     from scaling.frameworks.tf.loop import Training
 
-    first, same, other = (
-        Training(replace(plain_task(), seed=seed, rank=rank)) for seed, rank in ((1, 0), (1, 3), (2, 0))
-    )
+    places = ((1, 0), (1, 3), (2, 0))
+    first, same, other = (Training(replace(plain_task(), seed=seed, rank=rank)) for seed, rank in places)
     assert first.digest() == same.digest() != other.digest()
     assert len(first.digest() or "") == 16
 
 
-def test_weights_are_copies(make: Any) -> None:
-    trainer = make()
+def test_synthetic_images_go_to_the_device_once_and_weights_are_copies(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make(data="synthetic")
+    monkeypatch.setattr(trainer.compute, "_moved", lambda _: pytest.fail("moved again"))
     before = trainer.weights()
     kept = {key: array.copy() for key, array in before.items()}
     trainer.step()
-    for key, array in before.items():
-        np.testing.assert_array_equal(array, kept[key])
-
-
-def test_synthetic_images_go_to_the_device_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = make(data="synthetic")
-    monkeypatch.setattr(trainer.compute, "_moved", lambda _: pytest.fail("moved again"))
-    trainer.step()
     trainer.step()
     assert trainer.samples == 8
+    for key, array in before.items():
+        np.testing.assert_array_equal(array, kept[key])
 
 
 def test_images_come_in_the_order_of_the_feed(make: Any) -> None:
@@ -163,40 +160,40 @@ def test_images_come_in_the_order_of_the_feed(make: Any) -> None:
     np.testing.assert_array_equal(labels.numpy(), classes)
 
 
-def test_files_without_pictures_are_an_error(here: None, tmp_path: Path) -> None:
+def datasets(kind: str, folder: Path) -> list[Any]:
+    """The native feeds of two ranks, which are opened when they are called."""
     from scaling.frameworks.tf import native_feed
 
+    made = native_feeds.ranks("tensorflow:plain", kind, str(folder))
+    return [partial(native_feed.Dataset, task, models.of(task.point.workload)) for task in made]
+
+
+def test_files_without_pictures_are_an_error(here: None, tmp_path: Path) -> None:
     native_feeds.write(tmp_path, "tfrecord")
     (tmp_path / "train-00000-of-00001").rename(tmp_path / "train-00000-of-00002")
     (tmp_path / "train-00001-of-00002").touch()
-    fed, unfed = native_feeds.ranks("tensorflow:plain", "tfrecord", str(tmp_path))
-    model = models.of(fed.point.workload)
-    assert len(native_feed.Dataset(fed, model).next()[1]) == fed.point.workload.batch_size
+    fed, unfed = datasets("tfrecord", tmp_path)
+    assert len(fed().next()[1]) == fed.args[0].point.workload.batch_size
     with pytest.raises(FeedError, match="no pictures in this rank's files"):
-        native_feed.Dataset(unfed, model).next()
+        unfed().next()
 
 
 def test_pictures_need_no_names_in_utf_8(here: None, tmp_path: Path) -> None:
-    from scaling.frameworks.tf import native_feed
-
     native_feeds.write(tmp_path, "folders")
     for path in list(tmp_path.rglob("*.jpg")):
         path.rename(path.with_name(os.fsdecode(b"\xe9") + path.name))
-    fed, _ = native_feeds.ranks("tensorflow:plain", "folders", str(tmp_path))
-    assert len(native_feed.Dataset(fed, models.of(fed.point.workload)).next()[1]) == fed.point.workload.batch_size
+    fed, _ = datasets("folders", tmp_path)
+    assert len(fed().next()[1]) == fed.args[0].point.workload.batch_size
 
 
 def test_a_label_below_the_first_class_is_an_error(
     here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0 in the file, whose format counts from 1."""
-    from scaling.frameworks.tf import native_feed
-
     monkeypatch.setattr(native_feeds, "of_class", lambda _picture: -1)
     native_feeds.write(tmp_path, "tfrecord")
-    fed, _ = native_feeds.ranks("tensorflow:plain", "tfrecord", str(tmp_path))
     with pytest.raises(FeedError, match="--data tfrecord: of class -1, the model has 10"):
-        native_feed.Dataset(fed, models.of(fed.point.workload)).next()
+        datasets("tfrecord", tmp_path)[0]().next()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

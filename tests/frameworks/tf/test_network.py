@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaling.frameworks.tf.plain import ENVIRON
-from scaling.workloads import models, weights
-from scaling.workloads.specs import IGNORED, Binary, Classes, MaskedTokens, NextToken, Tokens
+from scaling.frameworks.tf.strategies import ENVIRON
+from scaling.workloads import models
+from scaling.workloads.specs import Tokens
 from tests.support.ranks import one_task
 
 pytest.importorskip("tensorflow")
@@ -50,27 +50,6 @@ def test_networks_have_the_parameters_that_were_published(name: str, keras: Any)
     assert model.input_shape == (None, *image, *([] if isinstance(spec.input, Tokens) else [channels]))
 
 
-def test_weights_follow_the_seed(keras: Any) -> None:
-    from scaling.frameworks.tf import network
-
-    spec = models.spec("cifar10-cnn")
-    for (name, found), (wanted, drawn) in zip(
-        network.read(network.build(spec, 2)), weights.draw(spec, 2), strict=True
-    ):
-        assert name == wanted
-        np.testing.assert_array_equal(found, drawn)
-
-
-def test_weights_of_another_network_are_refused() -> None:
-    from scaling.frameworks.tf import network
-
-    model = network.empty(models.spec("mnist-mlp"))
-    with pytest.raises(
-        ValueError, match=r"0\.weight is \(32, 1, 3, 3\), and the network has 1\.weight \(784, 512\)"
-    ):
-        network.load(model, weights.draw(models.spec("mnist-cnn"), 1))
-
-
 @pytest.mark.parametrize(("precision", "kind"), [("bf16", "bfloat16"), ("fp16", "float16")])
 @pytest.mark.parametrize("name", ["decoder-tiny", "bert-tiny", "imdb-lstm", "nietzsche-lstm", "vit-tiny"])
 def test_half_precision_computes_in_it(name: str, precision: str, kind: str, keras: Any) -> None:
@@ -89,18 +68,3 @@ def test_half_precision_computes_in_it(name: str, precision: str, kind: str, ker
     logits = model(taken)
     assert logits.dtype == kind
     assert np.abs(np.asarray(logits, np.float32) - exact).max() < 0.05 * np.abs(exact).max()
-
-
-def test_losses_are_the_targets() -> None:
-    import tensorflow as tf
-
-    from scaling.frameworks.tf import loop
-
-    logits, labels = tf.constant([[[2.0, 0.0], [0.0, 0.0]]]), tf.constant([[0, IGNORED]], tf.int64)
-    one = np.log1p(np.exp(-2.0))
-    assert float(loop.loss_of(MaskedTokens())(logits, labels)) == pytest.approx(one)
-    whole = (one + np.log(2)) / 2
-    assert float(loop.loss_of(NextToken())(logits, tf.constant([[0, 1]]))) == pytest.approx(whole)
-    assert float(loop.loss_of(Classes(count=2))(logits[0], tf.constant([0, 1]))) == pytest.approx(whole)
-    binary = loop.loss_of(Binary())(tf.constant([[0.0], [3.0]]), tf.constant([1, 1], tf.int64))
-    assert float(binary) == pytest.approx((np.log(2) + np.log1p(np.exp(-3.0))) / 2)

@@ -19,8 +19,8 @@ from launch.studies import _digits as digits
 from launch.studies import _domino as domino
 from launch.studies import _minimaxir as minimaxir
 from launch.studies import _study as study
-from scaling.workloads import data, models, weights, weights_file
-from scaling.workloads.data import folders
+from scaling.workloads import data, models, weights
+from scaling.workloads.data.images import listing
 from scaling.workloads.feeds.pictures import decode
 from scaling.workloads.specs import Images
 from tests.support import debian
@@ -245,7 +245,7 @@ def test_fine_tuning_stands_beside_drawn_weights_and_one_device() -> None:
 
 def test_both_tasks_are_trees_of_pictures_with_a_fifth_held_out(tmp_path: Path) -> None:
     for place, names in zip(digits.halves(tmp_path), ("01234", "56789"), strict=True):
-        train, val = (folders.listing(place, data.spec("folders"), split) for split in SPLITS)
+        train, val = (listing(place, data.spec("folders"), split) for split in SPLITS)
         assert "".join(train.classes) == names
         assert len(val) / (len(train) + len(val)) == pytest.approx(0.2, abs=0.01)
         image = decode(train.read(0)[0], Images(channels=1, height=8, width=8))
@@ -256,7 +256,7 @@ def test_both_tasks_are_trees_of_pictures_with_a_fifth_held_out(tmp_path: Path) 
 def test_without_a_head_weights_begin_the_last_layer_anew(tmp_path: Path) -> None:
     spec, file = models.spec("digits-cnn"), tmp_path / "learnt.npz"
     drawn = dict(weights.draw(spec, seed=1))
-    weights_file.save(str(file), spec, drawn, ())
+    weights.save(str(file), spec, drawn, ())
     digits.headless(file)
     again = dict(weights.draw(replace(spec, weights=str(file)), seed=2))
     *body, weight, _bias = drawn

@@ -12,13 +12,13 @@ import pytest
 
 from scaling import frameworks
 from scaling.frameworks.horovod import strategy as hvd
-from scaling.frameworks.jax import plain as jax_plain
-from scaling.frameworks.mx import plain as mx_plain
+from scaling.frameworks.jax import strategies as jax_plain
+from scaling.frameworks.mx import strategies as mx_plain
 from scaling.frameworks.pytorch import installed as torch_installed
 from scaling.frameworks.pytorch import plain
 from scaling.frameworks.pytorch import plain as torch_plain
-from scaling.frameworks.tf import plain as tf_build
-from scaling.frameworks.tf import plain as tf_plain
+from scaling.frameworks.tf import strategies as tf_build
+from scaling.frameworks.tf import strategies as tf_plain
 from scaling.hosts import gpus
 from scaling.hosts.gpus import Found
 from scaling.records.host import Gpu

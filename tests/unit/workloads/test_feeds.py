@@ -1,4 +1,4 @@
-"""Feeds: shards, samplers, parts of a data set, schedules of rates."""
+"""Feeds: images in memory, noise, shards, samplers, parts of a data set, random changes, schedules of rates."""
 
 from __future__ import annotations
 
@@ -10,73 +10,66 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from scaling.errors import UsageError
 from scaling.frameworks import feeding
-from scaling.records.point import Regime
+from scaling.records.point import Kind, LrScale, Regime
 from scaling.records.task import Task
 from scaling.workloads import data, feeds, models, schedule
-from scaling.workloads.feeds import digits
-from scaling.workloads.feeds.batches import Part, Sampler, chosen, once
-from scaling.workloads.feeds.digits import Digits
-from scaling.workloads.feeds.pixels import Pixels, bilinear
+from scaling.workloads.data import Augment
+from scaling.workloads.feeds import pictures
+from scaling.workloads.feeds.batches import Batch, Part, Sampler, chosen, once
+from scaling.workloads.feeds.pictures import Augmented, Digits, Pixels, bilinear, digits
 from scaling.workloads.specs import Images, Tokens
 from tests.support import written
 from tests.support.paper_tasks import tasks
-from tests.support.points import TASK, changed
-
-# The feeds: real digits, pictures in memory and noise, cut into shards.
+from tests.support.points import TASK
+from tests.support.points import changed as changed_point
 
 COUNT = 1797
 DIGITS = Images(channels=1, height=32, width=32)
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digits, "find_spec", lambda _: None)
+    monkeypatch.setattr(pictures, "find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match="pip install scikit-learn"):
-        digits.read()
+        pictures.read_digits()
 
 
 def test_bilinear_by_hand() -> None:
     assert np.array_equal(bilinear(8, 8), np.eye(8))
     # At twice the size each pixel lies a quarter beside a centre; at the edge there is nothing to mix with.
     assert bilinear(16, 8)[:3, :3].tolist() == [[1, 0, 0], [0.75, 0.25, 0], [0.25, 0.75, 0]]
-    np.testing.assert_allclose(bilinear(33, 8).sum(axis=1), 1, rtol=1e-6)
-    np.testing.assert_allclose(bilinear(224, 28).sum(axis=1), 1, rtol=1e-6)
+    for size, side in ((33, 8), (224, 28)):
+        np.testing.assert_allclose(bilinear(size, side).sum(axis=1), 1, rtol=1e-6)
 
 
-def test_digits_are_normalised_and_keep_their_digit() -> None:
-    images, labels = digits.load(32, 24)
+def test_digits_are_normalised_and_shared_and_none_can_write_to_them() -> None:
+    images, labels = digits(32, 24)
     assert images.shape == (COUNT, 1, 32, 24)
-    assert images.dtype == np.float32
-    assert abs(images.mean()) < 1e-3
-    assert abs(images.std() - 1) < 1e-3
-    assert labels.dtype == np.int64
+    assert images.dtype == np.float32 and labels.dtype == np.int64
+    assert abs(images.mean()) < 1e-3 and abs(images.std() - 1) < 1e-3
     assert sorted(set(labels.tolist())) == list(range(10))
+    assert digits(32, 24)[0] is images
+    for array in (images, labels):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    batch, names = Digits(DIGITS, "train").take(np.arange(4))
+    assert batch.flags.writeable and names.flags.writeable
 
 
 def test_a_fifth_of_the_digits_is_held_out() -> None:
     train, test = Digits(DIGITS, "train"), Digits(DIGITS, "test")
     assert {"train": len(train), "test": len(test)} == data.spec("digits").splits
     assert f"{COUNT:,}" in data.spec("digits").text
-    everything, names = digits.load(32, 32)
+    everything, names = digits(32, 32)
     images = np.concatenate([one.take(np.arange(len(one)))[0] for one in (train, test)])
     assert sorted(map(bytes, images)) == sorted(map(bytes, everything))
     assert np.bincount(test.take(np.arange(360))[1]).min() > 20
     shown, labels = train.take(np.array([5, 1000]))
     place = next(n for n, one in enumerate(everything) if np.array_equal(one, shown[1]))
     assert labels[1] == names[place]
-
-
-def test_feeds_of_a_process_share_what_none_of_them_can_write_to() -> None:
-    images, labels = digits.load(32, 32)
-    assert digits.load(32, 32)[0] is images
-    with pytest.raises(ValueError, match="read-only"):
-        images[0] = 0
-    with pytest.raises(ValueError, match="read-only"):
-        labels[0] = 0
-    batch, names = Digits(DIGITS, "train").take(np.arange(4))
-    assert batch.flags.writeable and names.flags.writeable
 
 
 def test_all_channels_are_alike() -> None:
@@ -86,13 +79,10 @@ def test_all_channels_are_alike() -> None:
     np.testing.assert_array_equal(images[:, 0], images[:, 2])
 
 
-# ---------------------------------------------------------------- pictures in memory
-
-
 def pixels(images: Images, channels: int = 1) -> Pixels:
     shown = np.arange(6 * channels * 4 * 4, dtype=np.uint8).reshape(6, channels, 4, 4)
     mean, deviation = (0.5, 0.25, 0.2)[:channels], (0.25, 0.5, 0.1)[:channels]
-    return Pixels(shown, np.arange(6), images, mean=mean, deviation=deviation)
+    return Pixels(shown, np.arange(6), replace(data.spec("mnist"), mean=mean, deviation=deviation), images)
 
 
 def test_pixels_are_normalised_by_channel() -> None:
@@ -116,9 +106,15 @@ def test_pixels_are_resized_to_the_model_and_grey_ones_repeated() -> None:
 # ---------------------------------------------------------------- feeds of tasks
 
 
-def task(model: str, name: str, rank: int = 0, *, size: int = 2, batch_size: int = 6, data_dir: str = "") -> Task:
+def task(
+    model: str = "mnist-mlp", name: str = "mnist", rank: int = 0, *, size: int = 2, batch_size: int = 6,
+    data_dir: str = "",
+) -> Task:  # fmt: skip
     made = tasks("torch:gloo", "exchange", size, model=model, data=name, batch_size=batch_size)
     return replace(made[rank], data_dir=data_dir)
+
+
+SPEC = models.spec("mnist-mlp")
 
 
 @pytest.fixture
@@ -129,85 +125,62 @@ def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", ["digits", "synthetic", "mnist"])
 def test_feed_of_a_task(name: str, mnist: str) -> None:
-    spec = models.spec("mnist-mlp")
     first, second = (task("mnist-mlp", name, rank, data_dir=mnist) for rank in (0, 1))
-    batches = [feeds.feed(one, spec).batch(0) for one in (first, second)]
+    batches = [feeds.feed(one, SPEC).batch(0) for one in (first, second)]
     for images, labels in batches:
-        assert images.shape == (6, *spec.input.shape) and images.dtype == np.float32
+        assert images.shape == (6, *SPEC.input.shape) and images.dtype == np.float32
+        # Torch would else take them for channels_last, and convolve by other kernels than for contiguous ones.
+        assert images.strides == np.empty(images.shape, np.float32).strides
         assert labels.shape == (6,) and labels.dtype == np.int64
         assert labels.max() < 10
     assert not np.array_equal(batches[0][0], batches[1][0])
-    np.testing.assert_array_equal(feeds.feed(first, spec).batch(0)[0], batches[0][0])
-    assert not np.array_equal(feeds.feed(replace(first, seed=2), spec).batch(0)[0], batches[0][0])
-
-
-@pytest.mark.parametrize("name", ["digits", "synthetic", "mnist"])
-def test_images_of_one_channel_have_the_strides_of_any(name: str, mnist: str) -> None:
-    """Torch would else take them for channels_last, and convolve by other kernels than for --memory-format
-    contiguous."""
-    spec = models.spec("mnist-mlp")
-    images, _ = feeds.feed(task("mnist-mlp", name, data_dir=mnist), spec).batch(0)
-    assert images.strides == np.empty(images.shape, np.float32).strides
+    np.testing.assert_array_equal(feeds.feed(first, SPEC).batch(0)[0], batches[0][0])
+    assert not np.array_equal(feeds.feed(replace(first, seed=2), SPEC).batch(0)[0], batches[0][0])
 
 
 def test_shards_of_held_out_pictures_are_complete(mnist: str) -> None:
-    spec = models.spec("mnist-mlp")
     seen = [
         (bytes(image), label)
         for rank in range(3)
-        for images, labels in feeds.shard(task("mnist-mlp", "mnist", rank, size=3, data_dir=mnist), spec)
+        for images, labels in feeds.shard(task(rank=rank, size=3, data_dir=mnist), SPEC)
         for image, label in zip(images, labels, strict=True)
     ]
     assert len(seen) == len({image for image, _ in seen}) == 12
     assert sorted(label for _, label in seen) == sorted(n % 10 for n in range(12))
-    assert len(feeds.samples(task("mnist-mlp", "mnist", data_dir=mnist), spec, "train")) == 40
 
 
-def test_labels_stay_with_their_images(mnist: str) -> None:
+def test_labels_stay_with_their_images_which_are_read_once_for_all_feeds(mnist: str) -> None:
     """Image n begins with pixel n, and has the label n % 10."""
-    spec = models.spec("mnist-mlp")
     known = data.spec("mnist")
-    images, labels = feeds.feed(task("mnist-mlp", "mnist", data_dir=mnist), spec).batch(4)
+    images, labels = feeds.feed(task(data_dir=mnist), SPEC).batch(4)
     first = np.rint((images[:, 0, 0, 0] * known.deviation[0] + known.mean[0]) * 255).astype(int)
     assert (first % 10).tolist() == labels.tolist()
-
-
-def test_pictures_are_read_once_for_all_feeds_of_a_process(mnist: str) -> None:
-    spec = models.spec("mnist-mlp")
-    made = [feeds.samples(task("mnist-mlp", "mnist", rank, data_dir=mnist), spec, "train") for rank in (0, 1)]
-    assert made[0] is made[1]
+    made = [feeds.samples(task(rank=rank, data_dir=mnist), SPEC, "train") for rank in (0, 1)]
+    assert made[0] is made[1] and len(made[0]) == 40
 
 
 def test_check_opens_the_files(mnist: str) -> None:
-    spec = models.spec("mnist-mlp")
-    assert feeds.check("mnist", mnist, spec, ("train", "test")) == mnist
-    assert feeds.check("digits", "", spec) == ""
+    assert feeds.check("mnist", mnist, SPEC, ("train", "test")) == mnist
+    assert feeds.check("digits", "", SPEC) == ""
     Path(mnist, "train-images-idx3-ubyte").write_bytes(b"nothing")
     with pytest.raises(UsageError, match="train-images-idx3-ubyte: magic number"):
-        feeds.check("mnist", mnist, spec)
+        feeds.check("mnist", mnist, SPEC)
     with pytest.raises(UsageError, match="--data mnist: has images"):
         feeds.check("mnist", mnist, models.spec("gpt2"))
 
 
-# ---------------------------------------------------------------- made up
-
-
 def test_synthetic_is_one_batch_of_each_rank() -> None:
-    spec = models.spec("resnet50")
-    spec = replace(spec, input=Images(channels=3, height=8, width=8))
-    first = feeds.feed(task("resnet50", "synthetic", batch_size=16), spec)
+    spec = replace(models.spec("resnet50"), input=Images(channels=3, height=8, width=8))
+    first, again, other = (
+        feeds.feed(task("resnet50", "synthetic", rank, batch_size=16), spec) for rank in (0, 0, 1)
+    )
     images, labels = first.batch(0)
-    assert first.fixed
-    assert images.shape == (16, 3, 8, 8)
+    assert first.fixed and first.batch(1)[0] is images
+    assert (images.shape, labels.shape) == ((16, 3, 8, 8), (16,))
     assert images.dtype == np.float32
-    assert labels.shape == (16,)
     assert 0 <= labels.min() <= labels.max() < 1000
-    assert abs(images.mean()) < 0.1
-    assert abs(images.std() - 1) < 0.1
-    assert first.batch(1)[0] is images
-    again = feeds.feed(task("resnet50", "synthetic", batch_size=16), spec)
+    assert abs(images.mean()) < 0.1 and abs(images.std() - 1) < 0.1
     np.testing.assert_array_equal(again.batch(0)[0], images)
-    other = feeds.feed(task("resnet50", "synthetic", 1, batch_size=16), spec)
     assert not np.array_equal(other.batch(0)[0], images)
 
 
@@ -230,30 +203,33 @@ def test_synthetic_tokens_have_the_labels_that_the_model_learns(
     assert found.fixed
     assert tokens.shape == (6, spec.input.length) and tokens.dtype == labels.dtype == np.int64
     assert 0 <= tokens.min() <= tokens.max() < spec.input.words
-    assert labels.shape == shape
-    assert labels.max() < below
+    assert labels.shape == shape and labels.max() < below
+
+
+def of_kind(kind: Kind) -> Task:
+    (task, _) = tasks("torch:plain", "together", 2)
+    return replace(task, point=replace(task.point, kind=kind))
 
 
 def test_of_kind_held_every_step_has_the_batch_of_the_first() -> None:
-    (task, _) = tasks("torch:plain", "together", 2)
-    model = models.of(task.point.workload)
-    fed = feeds.feed(task, model)
-    held = feeds.feed(replace(task, point=replace(task.point, kind="held")), model)
+    of = (of_kind("together"), of_kind("held"))
+    fed, held = (feeds.feed(one, models.of(one.point.workload)) for one in of)
     assert held.fixed and not fed.fixed
     for step in (0, 1, 7):
         assert all(np.array_equal(a, b) for a, b in zip(held.batch(step), fed.batch(0), strict=True))
 
 
 def test_of_kind_feed_steps_are_batches_and_nothing_is_trained() -> None:
-    (task, _) = tasks("torch:plain", "together", 2)
-    trainer = feeding.connect(replace(task, point=replace(task.point, kind="feed")))
+    trainer = feeding.connect(of_kind("feed"))
     for _ in range(3):
         trainer.step()
-    assert trainer.samples == 3 * task.point.workload.batch_size
+    assert trainer.samples == 3 * of_kind("feed").point.workload.batch_size
     assert (trainer.loss(), trainer.digest(), trainer.parameters) == (None, None, 0)
 
 
-# Who is fed with which samples: shards that are disjoint and complete, in an order that is a pure function.
+# ---------------------------------------------------------------- shards
+#
+# They are disjoint and complete, in an order that is a pure function.
 
 
 def stream(rank: int = 0, world_size: int = 1, batch_size: int = 100, seed: int = 1) -> Sampler:
@@ -311,9 +287,16 @@ def test_what_is_held_out_is_gone_through_once(count: int, world_size: int) -> N
     assert all(0 < len(batch) <= 4 for batch in batches)
 
 
-# A part of the samples: the same for every rank and seed, of each class as many as there can be.
+# ---------------------------------------------------------------- parts
+#
+# The same for every rank and seed, of each class as many as there can be.
 
-REGIME = Regime(epochs=1, seed=0, rate=0.1, base_rate=0.1, base_batch=32)
+
+def training(data_dir: str = "", name: str = "digits", **fields: Any) -> Task:
+    regime = Regime(epochs=1, seed=0, rate=0.1, base_rate=0.1, base_batch=32, **fields)
+    return replace(
+        TASK, data_dir=data_dir, point=changed_point(TASK.point, kind="train", regime=regime, data=name)
+    )
 
 
 def test_classes_take_turns_until_one_is_used_up() -> None:
@@ -321,6 +304,7 @@ def test_classes_take_turns_until_one_is_used_up() -> None:
     for count, wanted in ((3, [1, 1, 1]), (9, [3, 3, 3]), (13, [5, 3, 5]), (100, [50, 3, 47])):
         assert np.bincount(labels[chosen(100, count, labels)]).tolist() == wanted
     assert sorted(np.bincount(labels[chosen(100, 7, labels)])) == [2, 2, 3]
+    assert len(set(chosen(1000, 100, None))) == 100
 
 
 def test_a_larger_part_contains_the_smaller_and_is_drawn_all_over() -> None:
@@ -332,65 +316,99 @@ def test_a_larger_part_contains_the_smaller_and_is_drawn_all_over() -> None:
     assert small.tolist() != list(range(small[0], small[0] + 100))
 
 
-def test_without_classes_it_is_drawn_from_all() -> None:
-    assert len(set(chosen(1000, 100, None))) == 100
-
-
 def test_a_sample_keeps_its_label() -> None:
-    images = models.spec("digits-cnn").input
-    whole = feeds.samples(changed_task(), models.spec("digits-cnn"), "train")
-    part = Part(whole, 40)
-    shown, labels = part.take(np.arange(40), (0,))
-    assert shown.shape == (40, *images.shape)
+    spec = models.spec("digits-cnn")
+    whole = feeds.samples(training(), spec, "train")
+    shown, labels = Part(whole, 40).take(np.arange(40), (0,))
+    assert shown.shape == (40, *spec.input.shape)
     assert np.bincount(labels).tolist() == [4] * 10
     everything, names = whole.take(np.arange(len(whole)), (0,))
     by_content = {one.tobytes(): name for one, name in zip(everything, names, strict=True)}
     assert [by_content[one.tobytes()] for one in shown] == labels.tolist()
 
 
-def changed_task(**fields: Any) -> Any:
-    return replace(TASK, point=changed(TASK.point, kind="train", regime=replace(REGIME, **fields)))
-
-
 def test_a_point_has_as_many_as_it_asks_for_on_all_ranks_and_seeds() -> None:
     spec = models.spec("digits-cnn")
-    task = changed_task(train_samples=100, test_samples=20)
+    task = training(train_samples=100, test_samples=20)
     assert [len(feeds.samples(task, spec, split)) for split in ("train", "test")] == [100, 20]
     assert [feeds.whole(task, spec, split) for split in ("train", "test")] == [1437, 360]
-    assert len(feeds.samples(changed_task(), spec, "train")) == 1437
+    assert len(feeds.samples(training(), spec, "train")) == 1437
     other = replace(task, rank=1, seed=5)
     here, there = (feeds.samples(one, spec, "test").take(np.arange(20), (0,)) for one in (task, other))
     assert np.array_equal(here[0], there[0])
 
 
-def test_pictures_in_folders_are_balanced_and_records_drawn(tmp_path: Path) -> None:
-    written.folders(tmp_path / "train", {"ape": 6, "bee": 2})
-    spec = replace(models.spec("digits-cnn"), name="mine")
-    work = {"data": "folders", "data_dir": str(tmp_path)}
-    task = replace(changed_task(train_samples=4), data_dir=str(tmp_path))
-    task = replace(task, point=changed(task.point, data=work["data"]))
-    part = feeds.samples(task, spec, "train")
-    assert part.take(np.arange(4), (0,))[1].tolist() == [0, 0, 1, 1]
-
-
-def test_a_part_of_more_than_there_is(tmp_path: Path) -> None:
+def test_pictures_in_folders_are_balanced_and_at_most_all(tmp_path: Path) -> None:
     """Of the user's own pictures nobody knows how many there are until they are looked at."""
-    written.folders(tmp_path / "train", {"ape": 3, "bee": 2})
-    model = models.spec("digits-cnn")
-    with pytest.raises(UsageError, match="--train-samples 6: --data folders has 5 in its train split; take fewer"):
-        feeds.check("folders", str(tmp_path), model, ("train",), {"train": 6})
-    assert feeds.check("folders", str(tmp_path), model, ("train",), {"train": 5}) == str(tmp_path)
-    data.check_part("folders", "train", 6, None)
+    written.folders(tmp_path / "train", {"ape": 6, "bee": 2})
+    model, place = models.spec("digits-cnn"), str(tmp_path)
+    part = feeds.samples(training(data_dir=place, name="folders", train_samples=4), model, "train")
+    assert part.take(np.arange(4), (0,))[1].tolist() == [0, 0, 1, 1]
+    with pytest.raises(UsageError, match="--train-samples 9: --data folders has 8 in its train split; take fewer"):
+        feeds.check("folders", place, model, ("train",), {"train": 9})
+    assert feeds.check("folders", place, model, ("train",), {"train": 8}) == place
+    data.check_part("folders", "train", 9, None)
 
 
-# Rates and steps of a training to an accuracy, by hand.
+# ---------------------------------------------------------------- changed at random
 
-SCHEDULE_REGIME = Regime(epochs=10, seed=0, rate=0.4, base_rate=0.1, base_batch=32)
+ALL = Augment(rotate=20, shift=0.1, shear=0.2, zoom=0.1, flip=True)
+IMAGE = np.random.default_rng(0).standard_normal((3, 9, 9)).astype(np.float32)
+
+
+class Feed:
+    fixed = False
+
+    def batch(self, step: int) -> Batch:
+        return np.stack([IMAGE, -IMAGE]), np.array([step, step])
+
+
+class Drawn:
+    """Draws the largest of all that it may."""
+
+    def uniform(self, low: float, high: float, size: int | None = None) -> object:
+        return high if size is None else np.full(size, high)
+
+    def random(self) -> float:
+        return 0.0
+
+
+def changed(**limits: Any) -> NDArray[np.float32]:
+    return pictures.changed(IMAGE, Augment(**limits), Drawn())  # type: ignore[arg-type]
+
+
+def test_images_change_as_they_may() -> None:
+    assert changed() == pytest.approx(IMAGE, abs=1e-6)
+    assert changed(rotate=90) == pytest.approx(np.rot90(IMAGE, -1, (1, 2)), abs=1e-5)
+    assert changed(flip=True) == pytest.approx(IMAGE[..., ::-1])
+    for limits in ({"zoom": 0.5}, {"shear": 0.3}):
+        assert changed(**limits)[:, 4, 4] == pytest.approx(IMAGE[:, 4, 4], abs=1e-6)
+    shifted = changed(shift=2 / 9)  # the edge is repeated
+    assert shifted[:, :7, :7] == pytest.approx(IMAGE[:, 2:, 2:], abs=1e-6)
+    assert shifted[:, 8, 8] == pytest.approx(IMAGE[:, 8, 8])
+
+
+def test_images_change_from_a_step_on_and_alike_each_time() -> None:
+    def feed(rank: int = 0) -> Augmented:
+        return Augmented(Feed(), ALL, first_step=3, seed=1, rank=rank)
+
+    assert np.array_equal(feed().batch(2)[0], Feed().batch(2)[0])
+    images, labels = feed().batch(3)
+    assert images.dtype == np.float32
+    assert (images.shape, labels.tolist()) == ((2, 3, 9, 9), [3, 3])
+    assert np.array_equal(images, feed().batch(3)[0])
+    for others in (Feed().batch(3)[0], feed().batch(4)[0], feed(rank=1).batch(3)[0]):
+        assert not np.allclose(images, others)
+
+
+# ---------------------------------------------------------------- schedules, by hand
+
+REGIME = Regime(epochs=10, seed=0, rate=0.4, base_rate=0.1, base_batch=32)
 
 
 @pytest.mark.parametrize(("rule", "rate"), [("linear", 0.4), ("sqrt", 0.1 * sqrt(4)), ("none", 0.1)])
-def test_a_rate_grows_with_the_update_by_its_rule(rule: str, rate: float) -> None:
-    assert schedule.scaled(0.1, rule, 4) == pytest.approx(rate)  # type: ignore[arg-type]
+def test_a_rate_grows_with_the_update_by_its_rule(rule: LrScale, rate: float) -> None:
+    assert schedule.scaled(0.1, rule, 4) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(
@@ -406,8 +424,8 @@ def test_after_an_epoch_every_sample_was_seen_and_few_twice(
 
 
 def test_warm_up_and_steps_follow_each_other() -> None:
-    regime = replace(SCHEDULE_REGIME, warmup_epochs=2, lr_steps=(5, 8))
+    regime = replace(REGIME, warmup_epochs=2, lr_steps=(5, 8))
     found = [schedule.rate(regime, epochs) for epochs in (0, 1, 1.5, 2, 4.9, 5, 7.9, 8, 9.9)]
     assert found == pytest.approx([0.1, 0.25, 0.325, 0.4, 0.4, 0.04, 0.04, 0.004, 0.004])
     assert schedule.varies(regime)
-    assert not schedule.varies(SCHEDULE_REGIME)
+    assert not schedule.varies(REGIME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from scaling.errors import UsageError
 from scaling.workloads import data
 from scaling.workloads.data import images, texts
 from scaling.workloads.feeds import sequences
-from scaling.workloads.specs import Tokens
+from scaling.workloads.specs import NextToken, Tokens
 from tests.support import written
 from tests.support.written import few
 
@@ -25,11 +26,6 @@ def test_idx_files(tmp_path: Path, packed: bool) -> None:
     assert pixels[3, 0, 1, 2] == 3 + 28 + 2
     assert labels.tolist() == [n % 10 for n in range(40)] and labels.dtype == np.int64
     assert len(images.read_idx(place, few("mnist"), "test")[1]) == 12
-
-
-def spoilt(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -47,24 +43,21 @@ def spoilt(path: Path, content: bytes) -> Path:
 )
 def test_idx_files_that_are_none(tmp_path: Path, file: str, content: bytes, said: str) -> None:
     place = written.idx(tmp_path)
-    spoilt(place / file, content)
+    (place / file).write_bytes(content)
     with pytest.raises(UsageError) as refused:
         images.read_idx(place, few("mnist"), "train")
     assert said in str(refused.value)
     assert str(tmp_path) in str(refused.value)
 
 
-def test_packed_files_that_were_cut_off(tmp_path: Path) -> None:
+def test_another_count_than_was_published_and_packed_files_that_were_cut_off(tmp_path: Path) -> None:
     place = written.idx(tmp_path, packed=True)
+    with pytest.raises(UsageError, match=r"40 samples, expected 60,000 of --data mnist \(train\)"):
+        images.read_idx(place, data.spec("mnist"), "train")
     file = place / "train-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(UsageError, match=r"images-idx3-ubyte\.gz: cannot be read: "):
         images.read_idx(place, few("mnist"), "train")
-
-
-def test_a_count_that_was_not_published(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"40 samples, expected 60,000 of --data mnist \(train\)"):
-        images.read_idx(written.idx(tmp_path), data.spec("mnist"), "train")
 
 
 def test_cifar_records(tmp_path: Path) -> None:
@@ -77,15 +70,17 @@ def test_cifar_records(tmp_path: Path) -> None:
     assert len(images.read_cifar(tmp_path, spec, "test")[1]) == 8
 
 
-def test_cifar_files_that_are_none(tmp_path: Path) -> None:
-    spec = few("cifar10", {"train": 40, "test": 8})
-    file = written.cifar(tmp_path) / "data_batch_2.bin"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1])
-    with pytest.raises(UsageError, match=r"data_batch_2\.bin: 24,583 bytes, expected 24,584: 8 records of 3,073"):
-        images.read_cifar(tmp_path, spec, "train")
-    file.write_bytes(b"\x0b" + whole[1:])
-    with pytest.raises(UsageError, match=r"data_batch_2\.bin: label 11, expected 0 to 9"):
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda whole: whole[:-1], "24,583 bytes, expected 24,584: 8 records of 3,073"),
+        (lambda whole: b"\x0b" + whole[1:], "label 11, expected 0 to 9"),
+    ],
+)
+def test_cifar_files_that_are_none(tmp_path: Path, spoil: Callable[[bytes], bytes], said: str) -> None:
+    spec, file = few("cifar10", {"train": 40, "test": 8}), written.cifar(tmp_path) / "data_batch_2.bin"
+    file.write_bytes(spoil(file.read_bytes()))
+    with pytest.raises(UsageError, match=rf"data_batch_2\.bin: {said}"):
         images.read_cifar(tmp_path, spec, "train")
     file.unlink()
     with pytest.raises(UsageError, match=r"data_batch_2\.bin: cannot be read: No such file"):
@@ -163,7 +158,7 @@ def test_tokens_of_many_files_are_read_where_they_are_asked_for(tmp_path: Path) 
     assert row[places].tolist() == [[whole[place] for place in line] for line in places]
     with pytest.raises(IndexError):
         row[np.array([15])]
-    found = sequences.NextTokens(row, Tokens(length=6, words=64))
+    found = sequences.Windows(row, Tokens(length=6, words=64), NextToken())
     assert len(found) == 2
     assert found.take(np.array([1, 0]), ())[1].tolist() == [whole[7:13], whole[1:7]]
 

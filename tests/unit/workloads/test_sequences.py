@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.workloads import data, feeds, models
-from scaling.workloads.feeds.sequences import Masked, NextToken, NextTokens, check_kinds, hide
-from scaling.workloads.specs import IGNORED, Tokens
+from scaling.workloads.feeds.sequences import Windows, hide
+from scaling.workloads.specs import IGNORED, Classes, MaskedTokens, NextToken, Target, Tokens
 from tests.support import written
 from tests.support.paper_tasks import one_task
 
@@ -19,27 +19,25 @@ ROW = np.arange(100, 130, dtype=np.uint16)
 FOUR = Tokens(length=4, words=200)
 
 
-def test_the_next_token_at_each_place() -> None:
-    windows = NextTokens(ROW, FOUR)
+def test_the_next_token_at_each_place_or_after_windows_three_apart() -> None:
+    windows, apart = Windows(ROW, FOUR, NextToken()), Windows(ROW, FOUR, Classes(count=200))
     # Seven windows of four do not overlap, and the last token of all is only ever a label.
-    assert len(windows) == 7
+    assert (len(windows), len(apart)) == (7, len(range(0, 30 - 4, 3)))
     tokens, labels = windows.take(np.array([0, 6]), ())
     assert tokens.tolist() == [[100, 101, 102, 103], [124, 125, 126, 127]]
     assert labels.tolist() == [[101, 102, 103, 104], [125, 126, 127, 128]]
     assert tokens.dtype == labels.dtype == np.int64
-
-
-def test_the_next_token_of_windows_three_apart() -> None:
-    windows = NextToken(ROW, FOUR, stride=3)
-    assert len(windows) == len(range(0, 30 - 4, 3))
-    tokens, labels = windows.take(np.array([0, 8]), ())
+    tokens, labels = apart.take(np.array([0, 8]), ())
     assert tokens.tolist() == [[100, 101, 102, 103], [124, 125, 126, 127]]
     assert labels.tolist() == [104, 128]
 
 
-@pytest.mark.parametrize(("length", "stride", "count"), [(29, None, 1), (28, 1, 2), (14, None, 2), (15, None, 1)])
-def test_windows_end_with_the_row(length: int, stride: int | None, count: int) -> None:
-    windows = NextToken(ROW, Tokens(length=length, words=200), stride=stride)
+@pytest.mark.parametrize(
+    ("length", "target", "count"),
+    [(29, NextToken(), 1), (26, Classes(count=200), 2), (14, NextToken(), 2), (15, NextToken(), 1)],
+)
+def test_windows_end_with_the_row(length: int, target: Target, count: int) -> None:
+    windows = Windows(ROW, Tokens(length=length, words=200), target)
     assert len(windows) == count
     windows.take(np.array([count - 1]), ())
     with pytest.raises(IndexError):
@@ -48,18 +46,16 @@ def test_windows_end_with_the_row(length: int, stride: int | None, count: int) -
 
 def test_rows_that_a_model_cannot_read() -> None:
     with pytest.raises(UsageError, match="--data-dir: 30 tokens, at least 31 are needed"):
-        NextTokens(ROW, Tokens(length=30, words=200))
+        Windows(ROW, Tokens(length=30, words=200), NextToken())
     with pytest.raises(UsageError, match="has token 129, the model has 129 words"):
-        NextTokens(ROW, Tokens(length=4, words=129))
-    with pytest.raises(UsageError, match="--data nietzsche: has 83 kinds of tokens, the model has 57 words"):
-        check_kinds(83, "nietzsche", Tokens(length=40, words=57))
+        Windows(ROW, Tokens(length=4, words=129), NextToken())
 
 
 def test_a_large_row_is_looked_at_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaling.workloads.feeds.sequences.LOOKED_AT", 10)
-    windows = NextTokens(ROW, Tokens(length=4, words=129))
+    windows = Windows(ROW, Tokens(length=4, words=129), NextToken())
     windows.take(np.array([6]), ())
-    windows = NextTokens(ROW, Tokens(length=4, words=128))
+    windows = Windows(ROW, Tokens(length=4, words=128), NextToken())
     with pytest.raises(UsageError, match="has token 128, the model has 128 words"):
         windows.take(np.array([6]), ())
 
@@ -93,7 +89,9 @@ def test_the_mask_of_berts_vocabulary() -> None:
 
 
 def test_what_is_hidden_is_a_function_of_seed_rank_and_step() -> None:
-    windows = Masked(np.arange(4000, dtype=np.uint16) % 200, Tokens(length=100, words=200), 0.15)
+    windows = Windows(
+        np.arange(4000, dtype=np.uint16) % 200, Tokens(length=100, words=200), MaskedTokens(share=0.15)
+    )
     first = windows.take(np.arange(8), (1, 0, 5))
     np.testing.assert_array_equal(windows.take(np.arange(8), (1, 0, 5))[1], first[1])
     for other in ((2, 0, 5), (1, 1, 5), (1, 0, 6)):
@@ -130,16 +128,13 @@ def test_a_text_feeds_models_of_tokens(tmp_path: Path, model: str, name: str, la
     assert sum(len(right) for _, right in once) == len(feeds.samples(task, spec, "test"))
 
 
-def test_too_many_kinds_of_characters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kinds"), [("nietzsche", 100), ("tokens", 256)])
+def test_more_kinds_of_tokens_than_a_model_has_words(tmp_path: Path, name: str, kinds: int) -> None:
     file = tmp_path / "some.txt"
     file.write_text("".join(map(chr, range(0x4E00, 0x4E00 + 100))))
-    with pytest.raises(UsageError, match="--data nietzsche: has 100 kinds of tokens, the model has 57 words"):
-        feeds.check("nietzsche", str(file), models.spec("nietzsche-lstm"))
-
-
-def test_bytes_are_too_many_for_a_model_of_characters() -> None:
-    with pytest.raises(UsageError, match="--data tokens: has 256 kinds of tokens, the model has 57 words"):
-        feeds.check("tokens", __file__.removesuffix(".py") + ".py", models.spec("nietzsche-lstm"))
+    said = f"--data {name}: has {kinds} kinds of tokens, the model has 57 words"
+    with pytest.raises(UsageError, match=said):
+        feeds.check(name, str(file), models.spec("nietzsche-lstm"))
 
 
 def test_reviews_feed_a_model_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,78 @@
-"""The worker's side of MXNet's distributed kvstores."""
+"""The worker's side of MXNet's kvstores, of one process and distributed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from numpy.typing import NDArray
+
+from scaling.frameworks.abilities import digest_of
 from scaling.frameworks.base import Trainer, read_options, timeout_s
 from scaling.frameworks.listening import until_it_listens
-from scaling.frameworks.mx.dist_kvstore import ASYNCHRONOUS, STRATEGY
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.loop import Exchange, GradientExchange, Training
 from scaling.frameworks.mx.optimizers import CountingSGD
+from scaling.frameworks.mx.strategies import ASYNCHRONOUS, CHOICES, DISTRIBUTED, LOCAL
 from scaling.records.task import Task
 
 
 def connect(task: Task) -> Trainer:
-    asynchronous = task.point.strategy == ASYNCHRONOUS
-    if task.point.kind == "comm":
-        return AsynchronousGradients(task) if asynchronous else KvstoreGradients(task)
-    return AsynchronousTraining(task) if asynchronous else KvstoreTraining(task)
+    strategy, alone = task.point.strategy, task.point.kind == "comm"
+    if strategy in LOCAL.names:
+        return NodeGradients(task) if alone else NodeTraining(task)
+    if strategy == ASYNCHRONOUS:
+        return AsynchronousGradients(task) if alone else AsynchronousTraining(task)
+    return KvstoreGradients(task) if alone else KvstoreTraining(task)
+
+
+# ---------------------------------------------------------------- of one process
+
+
+class Node(Exchange):
+    """A Trainer with the weights on all devices and a kvstore between them."""
+
+    def find_contexts(self) -> list[mx.Context]:
+        """Return a context per device. On CPU each has its own engine thread and OpenMP team."""
+        if self.cuda:
+            return [mx.gpu(index) for index in self.task.device_indices]
+        return [mx.cpu(index) for index in range(self.task.point.world_size)]
+
+    def ranks(self) -> Sequence[int]:
+        return range(self.task.point.world_size)
+
+    def update_samples(self) -> int:
+        """Return the samples of all devices, whose gradients the kvstore sums."""
+        return super().update_samples() * self.task.point.world_size
+
+    def make_trainer(
+        self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
+    ) -> mx.gluon.Trainer:
+        """Return Gluon's Trainer with the point's options. On one device no kvstore can update."""
+        chosen = read_options(LOCAL.options, self.task.point.options)["update_on_kvstore"]
+        return mx.gluon.Trainer(
+            parameters,
+            optimizer,
+            kvstore=self.task.point.strategy.partition(":")[2],
+            update_on_kvstore=CHOICES[chosen] if len(self.contexts) > 1 else None,
+        )
+
+
+class NodeTraining(Node, Training):
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """Return the first device's parameters. Raises RuntimeError if those of another device differ."""
+        found = {str(each): digest_of(self.weights_of(each)) for each in self.contexts}
+        if len(set(found.values())) > 1:
+            raise RuntimeError(f"the devices' parameters differ: {found}")
+        return super().weights()
+
+
+class NodeGradients(Node, GradientExchange):
+    """Its sums and updates alone."""
+
+
+# ---------------------------------------------------------------- distributed
 
 
 class Kvstore(Exchange):
@@ -38,7 +92,7 @@ class Kvstore(Exchange):
     def make_trainer(
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
-        chosen = read_options(STRATEGY.options, self.task.point.options)
+        chosen = read_options(DISTRIBUTED.options, self.task.point.options)
         self.compression = None
         if chosen["compression"] != "none":
             self.compression = {"type": chosen["compression"], "threshold": chosen["compression_threshold"]}

@@ -1,1 +1,0 @@
-"""Networks: functions from a size and a number of classes or words to layers."""
