@@ -16,7 +16,6 @@ from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import Ahead, ChildState, PointState
 from scaling.sweep.view.plain import (
-    NoView,
     PlainView,
     Stream,
     View,
@@ -34,7 +33,6 @@ from scaling.transport import terminal
 from scaling.transport.terminal import ViewKind
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.text import Text
 
 
@@ -356,45 +354,34 @@ def _estimates(estimates: Sequence[Estimate | None], scale: float, unit: str, gl
 REFRESH_S = 1.0
 
 
-def make(
-    kind: ViewKind,
-    stream: TextIO,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-) -> View:
+def make(kind: ViewKind, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> View:
     """Return the view of this kind on `stream`, which is stdout if the kind is `auto`. The view is plain if the
     terminal cannot move its cursor (TERM=dumb)."""
     if kind == "none":
-        return NoView(stream, clock)
+        return View()
     if kind == "plain" or terminal.is_dumb():
         return PlainView(stream, clock)
     shown_on = terminal.find()
     return PlainView(stream, clock) if kind == "auto" and shown_on is None else LiveView(stream, clock, shown_on)
 
 
-class LiveView:
+class LiveView(View):
     """A view that draws the newest state over the last one, at most once a second. `shown_on` is the file
     descriptor of the terminal; None if unknown."""
 
     def __init__(
-        self,
-        stream: TextIO,
-        clock: Callable[[], float] = time.monotonic,
-        shown_on: int | None = None,
+        self, stream: TextIO, clock: Callable[[], float] = time.monotonic, shown_on: int | None = None
     ) -> None:
+        from rich.console import Console
         from rich.live import Live
 
-        self._clock = clock
-        self._shown_on = shown_on
-        self._stream = Stream(stream)
-        self._console = _console(self._stream)
+        self._clock, self._shown_on, self._stream = clock, shown_on, Stream(stream)
+        self._console = Console(
+            file=cast(TextIO, self._stream), force_terminal=True, force_interactive=True, legacy_windows=False,
+            markup=False,
+        )  # fmt: skip
         self._glyphs = Glyphs() if self._console.encoding.startswith("utf") else ASCII
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self._opened_s = self._due_s = clock()
         self._scene = Scene()
 
@@ -458,7 +445,11 @@ class LiveView:
         self._console.size = (columns, rows)
         # One line and one column stay free, or the terminal would scroll or wrap. The frame ends its last line:
         # mpirun (Open MPI 5) forwards whole lines only.
-        lines = frame(self._timed(), width=columns - 1, height=rows - 1, glyphs=self._glyphs)
+        now_s, running = self._clock(), self._scene.running
+        scene = self._scene._replace(
+            elapsed_s=now_s - self._opened_s, running_s=now_s - running.started_s if running else 0.0
+        )
+        lines = frame(scene, width=columns - 1, height=rows - 1, glyphs=self._glyphs)
         text = Text(no_wrap=True, overflow="crop", end="")
         for line in lines:
             for words, style in line:
@@ -466,21 +457,3 @@ class LiveView:
             text.append("\n")
         text.append("\n")
         return text
-
-    def _timed(self) -> Scene:
-        now_s, running = self._clock(), self._scene.running
-        return self._scene._replace(
-            elapsed_s=now_s - self._opened_s, running_s=now_s - running.started_s if running else 0.0
-        )
-
-
-def _console(stream: Stream) -> Console:
-    from rich.console import Console
-
-    return Console(
-        file=cast(TextIO, stream),
-        force_terminal=True,
-        force_interactive=True,
-        legacy_windows=False,
-        markup=False,
-    )

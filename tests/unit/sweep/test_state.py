@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 from signal import SIGABRT, SIGBUS, SIGKILL, SIGRTMIN, SIGSEGV, SIGTERM
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
 from scaling.sweep.ended import Ending, Evidence, how_it_ended
 from scaling.sweep.outcome import cause_of, record_of
-from scaling.sweep.state import Ahead, PointState, Work, ahead, commanded, failing, fold, part
+from scaling.sweep.state import Ahead, PointState, ahead, commanded, failing, fold, part
 from scaling.sweep.state import ChildState as HelperState
 from scaling.sweep.state import ChildState as RankState
 from tests.support.points import POINT, TASK
@@ -481,42 +482,34 @@ def test_a_helpers_last_words_fail_its_point_while_it_still_runs() -> None:
 # ---------------------------------------------------------------- forecast
 
 
-NOTHING = Work(0, 10, measured=0, measured_s=0.0)
 BEGUN = starting(point(2))
 
 
-@pytest.mark.parametrize(("planned_s", "left_s"), [(3.0, 30.0), (60.0, 600.0), (0.0, None)])
-def test_at_first_the_plan_s_estimate_holds(planned_s: float, left_s: float | None) -> None:
-    assert ahead(NOTHING, planned_s=planned_s) == Ahead(0.0, left_s)
-
-
-def test_measured_times_outweigh_the_estimate() -> None:
-    """The estimate weighs 10 s or one point."""
-    few, many = Work(5, 1000, measured=5, measured_s=20.0), Work(500, 1000, measured=500, measured_s=2000.0)
-    assert ahead(few, planned_s=2.0).left_s == pytest.approx(995 * (20 + 10) / (5 + 5))
-    assert ahead(many, planned_s=2.0).left_s == pytest.approx(500 * 4.0, rel=0.01)
-    one = Work(1, 2, measured=1, measured_s=90.0)
-    assert ahead(one, planned_s=60.0).left_s == pytest.approx(75.0)
-
-
-def test_without_an_estimate_measured_times_tell() -> None:
-    assert ahead(Work(0.5, 2, measured=0.5, measured_s=10.0), planned_s=0.0) == Ahead(0.25, 30.0)
-
-
-def test_points_of_earlier_runs_count_and_took_no_time() -> None:
-    found = ahead(Work(5, 10, measured=0, measured_s=0.0), planned_s=3.0)
-    assert found == Ahead(0.5, 15.0)
-
-
-def test_the_soak_is_work_too() -> None:
-    work = Work(5, 10, measured=5, measured_s=15.0)
-    assert ahead(work, planned_s=3.0, soak_s=30.0) == Ahead(0.25, 45.0)
-    assert ahead(work, planned_s=3.0, soak_s=30.0, soaked_s=15.0) == Ahead(0.5, 30.0)
-    assert ahead(work, planned_s=3.0, soak_s=30.0, soaked_s=45.0) == Ahead(0.8, 15.0)
-
-
-def test_the_end() -> None:
-    assert ahead(Work(10, 10, measured=10, measured_s=15.0), planned_s=3.0) == Ahead(1.0, 0.0)
+@pytest.mark.parametrize(
+    ("points", "fields", "expected"),
+    [
+        # at first the plan's estimate holds, if there is one
+        ((0, 10, 0, 0.0), {"planned_s": 3.0}, Ahead(0.0, 30.0)),
+        ((0, 10, 0, 0.0), {"planned_s": 60.0}, Ahead(0.0, 600.0)),
+        ((0, 10, 0, 0.0), {"planned_s": 0.0}, Ahead(0.0, None)),
+        ((0.5, 2, 0.5, 10.0), {"planned_s": 0.0}, Ahead(0.25, 30.0)),
+        # measured times outweigh it: it weighs 10 s or one point
+        ((5, 1000, 5, 20.0), {"planned_s": 2.0}, Ahead(0.005, 995 * (20 + 10) / (5 + 5))),
+        ((500, 1000, 500, 2000.0), {"planned_s": 2.0}, Ahead(0.5, 500 * (2000 + 10) / (500 + 5))),
+        ((1, 2, 1, 90.0), {"planned_s": 60.0}, Ahead(0.5, 75.0)),
+        # points of earlier runs count and took no time
+        ((5, 10, 0, 0.0), {"planned_s": 3.0}, Ahead(0.5, 15.0)),
+        # the soak is work too
+        ((5, 10, 5, 15.0), {"planned_s": 3.0, "soak_s": 30.0}, Ahead(0.25, 45.0)),
+        ((5, 10, 5, 15.0), {"planned_s": 3.0, "soak_s": 30.0, "soaked_s": 15.0}, Ahead(0.5, 30.0)),
+        ((5, 10, 5, 15.0), {"planned_s": 3.0, "soak_s": 30.0, "soaked_s": 45.0}, Ahead(0.8, 15.0)),
+        ((10, 10, 10, 15.0), {"planned_s": 3.0}, Ahead(1.0, 0.0)),
+    ],
+)
+def test_how_far_a_sweep_is_and_how_long_it_takes(
+    points: tuple[float, int, float, float], fields: dict[str, Any], expected: Ahead
+) -> None:
+    assert ahead(*points, **fields) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -24,25 +24,22 @@ from scaling.records.run import PointRecord
 from scaling.sweep import sweep as sweeping
 from scaling.sweep.state import Ahead, PointState
 from scaling.sweep.sweep import BurnIn, Sweep
-from scaling.sweep.view.plain import introduction
+from scaling.sweep.view.plain import View, introduction
 from tests.support.inline import Launch, Run, enrol, host
 from tests.support.inline_child import Clock
 from tests.support.scripted_records import header
 
 
-class Recorder:
+class Recorder(View):
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.totals: list[int] = []
 
-    def opened(self, make_header: object, total: int) -> None:
+    def opened(self, header: object, total: int) -> None:
         self.seen.append(f"opened {total}")
 
     def began(self, state: PointState, number: int) -> None:
         self.seen.append(f"began {number} {state.point.kind} N={state.point.world_size}")
-
-    def advanced(self, ahead: Ahead) -> None:
-        pass
 
     def progress(self, state: PointState) -> None:
         phase = f"{state.phase} {state.point.kind} N={state.point.world_size}"
