@@ -26,7 +26,7 @@ from scaling import files
 from scaling.command import complain, open_streams
 from scaling.errors import Interrupted, LaunchError, UsageError
 from scaling.text import counted, signal_name
-from scaling.transport import start, zmq
+from scaling.transport import start
 from scaling.transport.base import Cluster, Hub
 from scaling.transport.mpi import connect
 from scaling.transport.start import SECRET, Secret, Start, launched
@@ -295,18 +295,22 @@ def rank_0_spoke() -> bool:
 def _connected(command: str, asked: start.Asked, signals: Signals, own: Forked | None) -> Cluster:
     """The cluster over ZeroMQ if the launch is without MPI, else of MPI; this process alone without a launcher and
     an MPI library."""
-    if own is not None:
+    if (place := own.place if own else start.start(asked, os.environ)) is not None:
+        try:
+            from scaling.transport import zmq
+        except ImportError:
+            why = "without MPI ranks talk over pyzmq, which is not installed: pip install pyzmq"
+            raise LaunchError(why) from None
+        secret = own.secret if own else Secret(os.environ, Path("results"), place)
+        if place.rank == 0:
+            signals.at_exit = secret.forget
 
         def early() -> int | None:
-            own.check()
+            if own:
+                own.check()
             return signals.early()
 
-        return zmq.connect(own.place._replace(command=command), own.secret, early)
-    if (found := start.start(asked, os.environ)) is not None:
-        secret = Secret(os.environ, Path("results"), found)
-        if found.rank == 0:
-            signals.at_exit = secret.forget
-        return zmq.connect(found._replace(command=command), secret, signals.early)
+        return zmq.connect(place._replace(command=command), secret, early)
     if number := signals.early():
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:
