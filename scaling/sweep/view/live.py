@@ -7,7 +7,8 @@ live view is made, so that other ranks do not pay for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 from scaling.analysis.statistics.intervals import Estimate
@@ -59,12 +60,6 @@ class Gauge(NamedTuple):
     state: str
 
 
-def worst_gauge(gauges: list[Gauge], count: int) -> tuple[list[Gauge], int]:
-    """Return the `count` slowest gauges, in their order, and the number of the others."""
-    slowest = sorted(range(len(gauges)), key=lambda index: _advance(gauges[index]))
-    return [gauges[index] for index in sorted(slowest[:count])], len(gauges) - count
-
-
 def _advance(gauge: Gauge) -> tuple[int, int]:
     return STATES.index(gauge.state), gauge.done
 
@@ -84,11 +79,10 @@ def node_gauges(state: PointState) -> list[Gauge]:
     by_host: dict[str, list[ChildState]] = {}
     for host, rank in zip(state.ranks[0].task.hosts, state.ranks, strict=True):
         by_host.setdefault(host, []).append(rank)
-    slowest = []
-    for host, local in by_host.items():
-        name = f"{_short(host)} x{len(local)}"
-        slowest.append(min((_gauge(name, "", rank, state) for rank in local), key=_advance))
-    return slowest
+    return [
+        min((_gauge(f"{_short(host)} x{len(local)}", "", rank, state) for rank in local), key=_advance)
+        for host, local in by_host.items()
+    ]
 
 
 def _short(host: str) -> str:
@@ -218,11 +212,8 @@ def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:
 def _notes(notes: Sequence[Note], width: int, glyphs: Glyphs) -> list[Line]:
     if not notes:
         return []
-    styles = {True: "red", False: "yellow"}
-    lines: list[Line] = [
-        [(_clip(f"! {note.text}", width, glyphs), styles[note.is_failure])] for note in notes[-NOTES:]
-    ]
-    return [[], *lines]
+    shown = ((_clip(f"! {one.text}", width, glyphs), "red" if one.is_failure else "yellow") for one in notes)
+    return [[], *([one] for one in shown)]
 
 
 # ---------------------------------------------------------------- the running point
@@ -248,13 +239,16 @@ def _bars(state: PointState, width: int, room: int, glyphs: Glyphs) -> list[Line
         gauges = node_gauges(state)
     columns = min(-(-len(gauges) // max(min(RANK_LINES, room), 1)), _most(gauges, width))
     cell = (width + CELL_GAP) // columns - CELL_GAP
-    shown, hidden = (
-        (gauges, 0) if len(gauges) <= columns * room else worst_gauge(gauges, columns * max(room - 1, 1))
-    )
-    names = _names(shown, cell)
-    lines = -(-len(shown) // columns)
-    painted = [_cell(gauge, name, cell, glyphs) for gauge, name in zip(shown, names, strict=True)]
-    bars = [_joined(painted[line::lines]) for line in range(lines)]
+    shown = gauges
+    if len(gauges) > columns * room:  # the slowest, in their order
+        slowest = sorted(range(len(gauges)), key=lambda index: _advance(gauges[index]))
+        shown = [gauges[index] for index in sorted(slowest[: columns * max(room - 1, 1)])]
+    lines, hidden = -(-len(shown) // columns), len(gauges) - len(shown)
+    painted = [
+        [(" " * CELL_GAP, ""), *_cell(gauge, name, cell, glyphs)]
+        for gauge, name in zip(shown, _names(shown, cell), strict=True)
+    ]
+    bars = [list(chain.from_iterable(painted[line::lines]))[1:] for line in range(lines)]
     return [*bars, [(f"{glyphs.more} and {hidden} more nodes, none behind these", "dim")]] if hidden else bars
 
 
@@ -287,13 +281,6 @@ def _cell(gauge: Gauge, name: str, width: int, glyphs: Glyphs) -> Line:
         (value, "" if is_running else style),
         (state, style),
     ]
-
-
-def _joined(cells: Iterable[Line]) -> Line:
-    line: Line = []
-    for cell in cells:
-        line += [(" " * CELL_GAP, ""), *cell] if line else cell
-    return line
 
 
 # ---------------------------------------------------------------- the table

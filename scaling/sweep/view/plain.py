@@ -199,19 +199,15 @@ def headline(header: Header) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _samples(model: str | None) -> str:
-    """The unit of a batch: tokens come in sequences."""
-    unit = models.CATALOGUE[model].unit if model in models.CATALOGUE else "samples"
-    return "sequences" if unit == "tokens" else unit
-
-
 def introduction(header: Header, total: int) -> Iterator[str]:
     """Yield the first lines of a log: what runs, on what and why, how much of it."""
     config = header.config
     batch, whole = config.get("batch_size"), config.get("global_batch_size")
     batch = batch or ", ".join(map(str, config.get("batch_sizes") or ()))
     per = "node" if config.get("batch_rule") == "node" else "device"
-    what = _samples(config.get("model"))
+    model = config.get("model")
+    unit = models.CATALOGUE[model].unit if model in models.CATALOGUE else "samples"
+    what = "sequences" if unit == "tokens" else unit
     rule = f"{whole} {what} over all devices" if whole else f"{batch} {what} per {per}" if batch else ""
     rule = "found while it runs" if config.get("script") else rule
     sizes = ", ".join(map(str, config.get("world_sizes") or ()))

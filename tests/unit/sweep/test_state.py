@@ -293,7 +293,7 @@ def test_the_order_of_arrival_does_not_matter(stories: Sequence[Story], cause: s
 
 def test_the_first_of_equally_certain_failures_is_the_cause() -> None:
     for first, second in ((0, 1), (1, 0)):
-        found = cause_of(folded(start(), (first, *KILL), (second, *KILL)))
+        found = cause_of(folded(start(), (first, KILL[0]), (second, KILL[0])))
         assert found is not None and found.rank == first
 
 
