@@ -2,5 +2,5 @@
 
 before(turn)  sweep/turns.py, agent.py: try a canary, wait until the cores are idle
 after(turn)   sweep/turns.py, agent.py: judge the turn, plan another try
-notes(cell)   notes.py: notes for the reader of a table
+of(records)   notes.py: notes for the reader of a table
 """

@@ -7,7 +7,6 @@ The agent reads all of /proc (some 15 us per process) only if another program is
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import time
@@ -125,12 +124,15 @@ queued_s = proc.queued_s  # tests replace it
 def measure(cpus: Collection[int]) -> float:
     """Return the seconds of the work on the first of these CPUs; on any if none are given."""
     before = os.sched_getaffinity(0)
-    with contextlib.suppress(OSError):  # forbidden by a cgroup: use any CPU
+    with suppress(OSError):  # forbidden by a cgroup: use any CPU
         os.sched_setaffinity(0, list(cpus)[:1] or before)
     try:
-        return _once()
+        start_s = time.perf_counter()
+        for _ in range(PIECES):
+            piece()
+        return time.perf_counter() - start_s
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.sched_setaffinity(0, before)
 
 
@@ -139,18 +141,11 @@ def piece() -> None:
     hashlib.blake2b(PIECE)
 
 
-def _once() -> float:
-    start_s = time.perf_counter()
-    for _ in range(PIECES):
-        piece()
-    return time.perf_counter() - start_s
-
-
 def tried(cpus: Collection[int]) -> Canary:
     """Time a canary on one hardware thread of each core, all at once; return the slowest."""
     firsts = [core[0] for core in proc.physical_cores(cpus)] if len(cpus) > 1 else []
     if len(firsts) > 1:
-        with contextlib.suppress(RuntimeError):  # no more threads: use one core
+        with suppress(RuntimeError):  # no more threads: use one core
             if found := _side_by_side(firsts):
                 return max(found)
     return _tried(cpus)
@@ -174,7 +169,7 @@ def _side_by_side(cpus: Sequence[int]) -> list[Canary]:
 
     def one(cpu: int) -> Canary | None:
         is_there = False
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.sched_setaffinity(0, [cpu])  # this thread only
             is_there = True
         together.wait()  # exclude the start of threads from the timing

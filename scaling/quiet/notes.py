@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from math import inf
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,18 +27,13 @@ NAMED = 3
 ANOTHER = "another program"
 # Begin of a note; the second if only canaries were slow and no other program was seen.
 FOREIGN_LOAD, SLOWER_CORES = "foreign load", "slower cores"
-
-
-class Cell(Protocol):
-    """The part of a cell (analysis/measured/cell.py) that notes need."""
-
-    @property
-    def load(self) -> Load: ...
-
-
-def notes(*cells: Cell) -> Iterator[str]:
-    """Yield one note about all that disturbed these cells; none if nothing did."""
-    return joined(cell.load for cell in cells).notes()
+# What takes a rank's CPUs, its words and their decimals. Shares are of its CPUs' time; of use by others, which did
+# not make it wait, of one CPU.
+TAKEN = {
+    "CPU wait": ("waited {} of the time for CPUs that other programs used", 1),
+    "use by others": ("shared its CPUs with other programs, which used {} of one", 0),
+    "hypervisor": ("lost {} of its CPUs' time to the hypervisor", 1),
+}
 
 
 def warnings(used: Iterable[tuple[str, tuple[Foreign, ...]]], again: int) -> Iterator[PointWarning]:
@@ -61,14 +56,13 @@ class Seat(NamedTuple):
 
 
 class Load(Record, frozen=True, kw_only=True):
-    """Disturbances of one or several cells; shares of time are by rank, of several cells the worst.
+    """Disturbances of one or several cells.
 
     used             foreign processes, by host
     windows, slower  number of windows; relative slowdown of each slow canary before them
     again            number of repeated windows (`slower_again`: before these)
     shared           number of slow canaries whose core another program shared
-    queued, stolen   share of the time that other processes, or the hypervisor, had the rank's CPUs
-    others           use of its CPUs by others without making it wait, as a share of one CPU
+    taken            shares by what took the CPUs (TAKEN) and by rank, of several cells the worst
     """
 
     used: Mapping[str, tuple[Foreign, ...]] = {}
@@ -77,9 +71,7 @@ class Load(Record, frozen=True, kw_only=True):
     again: int = 0
     slower_again: tuple[float, ...] = ()
     shared: int = 0
-    queued: Mapping[Seat, float] = {}
-    stolen: Mapping[Seat, float] = {}
-    others: Mapping[Seat, float] = {}
+    taken: Mapping[str, Mapping[Seat, float]] = {}
     hosts: tuple[str, ...] = ()
 
     @property
@@ -89,17 +81,17 @@ class Load(Record, frozen=True, kw_only=True):
         Slow canaries alone mean foreign load if half of them shared the core; the run's own agents may disturb
         one.
         """
-        if programs_used(self.used.items()) or any(self._taken()):
+        if programs_used(self.used.items()) or self.taken:
             return FOREIGN_LOAD
-        if not any(self._slower()):
+        if not self.slower and not self.again:
             return ""
         return FOREIGN_LOAD if 2 * self.shared >= max(1, self._slow_windows) else SLOWER_CORES
 
     def notes(self) -> Iterator[str]:
         """Yield one note about all disturbances, if any."""
-        named, taken, slower = programs_used(self.used.items()), list(self._taken()), list(self._slower())
-        parts = (named, *slower, *taken) if named or taken else (*slower, *self._shared())
         if self.kind:
+            named, taken = programs_used(self.used.items()), list(self._taken())
+            parts = (named, *self._slower(), *(taken if named or taken else self._shared()))
             yield f"{self._head(self.kind)}: {'; '.join(filter(None, parts))}"
 
     def brief(self, kind: str) -> str:
@@ -108,12 +100,8 @@ class Load(Record, frozen=True, kw_only=True):
         repeated = f"{self.again} of {counted(self.windows + self.again, 'window')} repeated" if self.again else ""
         where = "" if repeated else f" in {len(self.slower)} of {counted(self.windows, 'window')}"
         sizes = f"{_span(slower)} slower{where}" if slower else ""
-        taken = {"CPU wait": self.queued, "hypervisor": self.stolen, "use by others": self.others}
-        parts = (
-            self.programs,
-            ", ".join(filter(None, (repeated, sizes))),
-            *(f"{what} up to {percent(max(part.values()), 1)}" for what, part in taken.items() if part),
-        )
+        taken = (f"{what} up to {percent(max(of.values()), 1)}" for what, of in sorted(self.taken.items()))
+        parts = (self.programs, ", ".join(filter(None, (repeated, sizes))), *taken)
         return f"{self._head(kind, hosts=3)}: {'; '.join(filter(None, parts))}"
 
     def _head(self, kind: str, hosts: int = 6) -> str:
@@ -122,8 +110,7 @@ class Load(Record, frozen=True, kw_only=True):
     @property
     def programs(self) -> str:
         """The busiest programs, `cc1plus, make`; "" if none was seen."""
-        found = sorted((one for of in self.used.values() for one in of), key=lambda one: -one.run_s)
-        names = dict.fromkeys(one.name or ANOTHER for one in found if one.cores >= LEAST_CORES)
+        names = dict.fromkeys(one.name or ANOTHER for _, one in _busiest(self.used))
         return ", ".join(list(names)[:NAMED])
 
     def summary(self) -> Iterator[str]:
@@ -152,16 +139,11 @@ class Load(Record, frozen=True, kw_only=True):
             yield f"{again} repeated{size}"
 
     def _taken(self) -> Iterator[str]:
-        phrases = (
-            (self.queued, "waited {} of the time for CPUs that other programs used", 1),
-            (self.others, "shared its CPUs with other programs, which used {} of one", 0),
-            (self.stolen, "lost {} of its CPUs' time to the hypervisor", 1),
-        )
-        return (_listed(self._worst(of), phrase, decimals=digits) for of, phrase, digits in phrases if of)
-
-    def _worst(self, parts: Mapping[Seat, float]) -> list[tuple[str, float]]:
-        found = sorted(parts.items(), key=lambda item: -item[1])
-        return [(f"rank {seat.rank}{_on(seat.host, self.hosts)}", part) for seat, part in found]
+        for what, (phrase, decimals) in TAKEN.items():
+            worst = sorted(self.taken.get(what, {}).items(), key=lambda item: -item[1])
+            ranks = [(f"rank {seat.rank}{_on(seat.host, self.hosts)}", part) for seat, part in worst]
+            if ranks:
+                yield _listed(ranks, phrase, decimals=decimals)
 
 
 def of(records: Sequence[PointRecord]) -> Load:
@@ -173,7 +155,10 @@ def of(records: Sequence[PointRecord]) -> Load:
 
 def joined(loads: Iterable[Load]) -> Load:
     """Return the load of several cells together."""
-    told = list(loads)
+    told, taken = list(loads), dict[str, dict[Seat, float]]()
+    for what, parts in chain.from_iterable(one.taken.items() for one in told):
+        worst = taken.setdefault(what, {})
+        worst |= {seat: max(part, worst.get(seat, 0.0)) for seat, part in parts.items()}
     return Load(
         used=_added(pair for one in told for pair in one.used.items()),
         windows=sum(one.windows for one in told),
@@ -181,9 +166,7 @@ def joined(loads: Iterable[Load]) -> Load:
         again=sum(one.again for one in told),
         slower_again=tuple(part for one in told for part in one.slower_again),
         shared=sum(one.shared for one in told),
-        queued=_most(one.queued for one in told),
-        stolen=_most(one.stolen for one in told),
-        others=_most(one.others for one in told),
+        taken=taken,
         hosts=tuple(dict.fromkeys(host for one in told for host in one.hosts)),
     )
 
@@ -198,50 +181,39 @@ def briefs(loads: Iterable[Load]) -> dict[str, str]:
     return found
 
 
-def _most(parts: Iterable[Mapping[Seat, float]]) -> dict[Seat, float]:
-    found: dict[Seat, float] = {}
-    for seat, part in chain.from_iterable(one.items() for one in parts):
-        found[seat] = max(part, found.get(seat, 0.0))
-    return found
-
-
 def programs_used(used: Iterable[tuple[str, Iterable[Foreign]]]) -> str:
     """Return the busiest programs, `make used 97 % of a core, gcc 45 %`; empty if use is small."""
     summed = _added(used)
-    found = [(one, host) for host, processes in summed.items() for one in processes if one.cores >= LEAST_CORES]
-    found.sort(key=lambda pair: -pair[0].run_s)
-    named = [(f"{one.name or ANOTHER}{_on(host, summed)}", one.cores) for one, host in found]
+    named = [(f"{one.name or ANOTHER}{_on(host, summed)}", one.cores) for host, one in _busiest(summed)]
     return _listed(named, "used {} of a core", decimals=0)
 
 
+def _busiest(used: Mapping[str, Iterable[Foreign]]) -> list[tuple[str, Foreign]]:
+    found = ((host, one) for host, processes in used.items() for one in processes if one.cores >= LEAST_CORES)
+    return sorted(found, key=lambda pair: -pair[1].run_s)
+
+
 def _added(found: Iterable[tuple[str, Iterable[Foreign]]]) -> dict[str, tuple[Foreign, ...]]:
-    """Add up the use of each program by host; its arguments are left out."""
-    by_host: dict[str, dict[str, Foreign]] = {}
+    """Add up the use of each program by host; its arguments are left out. Command lines of one program that one
+    rank saw are taken as seen at the same time."""
+    by_host: dict[str, dict[str, tuple[float, float]]] = {}
     for host, processes in found:
-        summed = by_host.setdefault(host, {})
-        for name, one in _by_program(processes).items():
-            old = summed.get(name, _unused(name))
-            summed[name] = replace(old, run_s=old.run_s + one.run_s, over_s=old.over_s + one.over_s)
-    return {host: tuple(by_name.values()) for host, by_name in by_host.items()}
+        summed, seen = by_host.setdefault(host, {}), dict[str, tuple[float, float]]()
+        for one in processes:
+            run_s, over_s = seen.get(one.program, (0.0, 0.0))
+            seen[one.program] = run_s + one.run_s, max(over_s, one.over_s)
+        for name, (run_s, over_s) in seen.items():
+            before = summed.get(name, (0.0, 0.0))
+            summed[name] = before[0] + run_s, before[1] + over_s
+    return {
+        host: tuple(Foreign(name=name, run_s=run_s, over_s=over_s) for name, (run_s, over_s) in summed.items())
+        for host, summed in by_host.items()
+    }
 
 
-def _by_program(processes: Iterable[Foreign]) -> dict[str, Foreign]:
-    """Add up what one rank saw. Command lines of one program are taken as seen at the same time."""
-    found: dict[str, Foreign] = {}
-    for one in processes:
-        old = found.get(one.program, _unused(one.program))
-        found[one.program] = replace(old, run_s=old.run_s + one.run_s, over_s=max(old.over_s, one.over_s))
-    return found
-
-
-def _unused(program: str) -> Foreign:
-    return Foreign(name=program, run_s=0.0, over_s=0.0)
-
-
-def _listed(found: Sequence[tuple[str, float]], phrase: str, *, decimals: int = 1) -> str:
+def _listed(found: Sequence[tuple[str, float]], phrase: str, *, decimals: int) -> str:
     said = [(name, percent(part, decimals)) for name, part in found[:NAMED]]
-    texts = [f"{name} {phrase.format(size) if index == 0 else size}" for index, (name, size) in enumerate(said)]
-    return ", ".join(texts)
+    return ", ".join(f"{name} {size if index else phrase.format(size)}" for index, (name, size) in enumerate(said))
 
 
 def _on(host: str, hosts: Collection[str]) -> str:
@@ -261,38 +233,38 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
     windows = [window for rank in ranks for window in rank.windows]
     again = [window for rank in ranks for window in rank.disturbed]
     known_s = _known_s(ranks)
-    slow, slow_again = (_slow(found, _limit_s(known_s)) for found in (windows, again))
-    queued, stolen = (_share(ranks, seconds) for seconds in (_kept_waiting_s, _stolen_s))
-    others = _others(ranks) if point.has_own_cpus else 0.0
+    limit_s, usual = _limit_s(known_s), usual_s(known_s) if known_s else inf
+    before_again = list(filter(None, _before_each(again)))
+    slow, slow_again = (
+        [one for one in found if one and one.seconds > limit_s] for found in (_before_each(windows), before_again)
+    )
     load = Load(
         used=_added((host, rank.telemetry.foreign) for rank in ranks if rank.telemetry.foreign),
         windows=len(windows),
-        slower=_above(slow, known_s),
+        slower=tuple(one.seconds / usual - 1 for one in slow),
         again=len(again),
-        slower_again=_above(slow_again, known_s),
-        shared=sum(one.is_shared for one in (*slow, *filter(None, _before_each(again)))),
-        queued={seat: queued} if point.is_alone and queued > LEAST else {},
-        stolen={seat: stolen} if stolen > LEAST else {},
-        others={seat: others} if others else {},
+        slower_again=tuple(one.seconds / usual - 1 for one in slow_again),
+        shared=sum(one.is_shared for one in (*slow, *before_again)),
+        taken={what: {seat: part} for what, part in _taken(ranks, point).items()},
     )
-    taken = load.queued or load.stolen or load.others
-    told = programs_used(load.used.items()) or load.slower or load.again or taken
-    return replace(load, hosts=(host,) if told else ())
+    return replace(load, hosts=(host,) if load.kind else ())
 
 
-def _slow(windows: Iterable[Window], limit_s: float) -> list[Canary]:
-    return [one for one in _before_each(windows) if one and one.seconds > limit_s]
-
-
-def _above(slow: Iterable[Canary], known_s: Sequence[float]) -> tuple[float, ...]:
-    usual = usual_s(known_s) if known_s else inf
-    return tuple(one.seconds / usual - 1 for one in slow)
-
-
-def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime, int], float]) -> float:
+def _taken(ranks: Sequence[RankRecord], point: Point) -> dict[str, float]:
+    """The shares that others took of a rank's CPUs (TAKEN), without those too small for a note. What others used
+    beside the rank counts if it is more than the time that the rank queued, which has its own note."""
     told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
-    wall_s = sum(threads * cpu.wall_s for threads, cpu in told)
-    return sum(seconds(cpu, threads) for threads, cpu in told) / wall_s if wall_s else 0.0
+    wall_s, cpus_s = sum(cpu.wall_s for _, cpu in told), sum(threads * cpu.wall_s for threads, cpu in told)
+    queued_s = sum(_kept_waiting_s(cpu, threads) for threads, cpu in told)
+    others_s, stolen_s = sum(cpu.others_s or 0.0 for _, cpu in told), sum(cpu.stolen_s for _, cpu in told)
+    least_s = max(LEAST_OTHERS, LEAST * max((threads for threads, _ in told), default=1)) * wall_s
+    is_beside = point.has_own_cpus and others_s - queued_s > least_s
+    found = {
+        "CPU wait": queued_s / cpus_s if cpus_s and point.is_alone else 0.0,
+        "use by others": others_s / wall_s if is_beside else 0.0,
+        "hypervisor": stolen_s / cpus_s if cpus_s else 0.0,
+    }
+    return {what: part for what, part in found.items() if part > LEAST}
 
 
 def _kept_waiting_s(cpu: CpuTime, cores: int) -> float:
@@ -305,19 +277,6 @@ def _kept_waiting_s(cpu: CpuTime, cores: int) -> float:
     return max(min(queued_s, idle_s), 0.0)
 
 
-def _stolen_s(cpu: CpuTime, _: int) -> float:
-    return cpu.stolen_s
-
-
-def _others(ranks: Iterable[RankRecord]) -> float:
-    """Share of one CPU; 0 if it is little more than the time that the rank queued, which has its own note."""
-    told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
-    wall_s, others_s = sum(cpu.wall_s for _, cpu in told), sum(cpu.others_s or 0.0 for _, cpu in told)
-    unnoticed_s = others_s - sum(_kept_waiting_s(cpu, threads) for threads, cpu in told)
-    cores = max((threads for threads, _ in told), default=1)
-    return others_s / wall_s if unnoticed_s > max(LEAST_OTHERS, LEAST * cores) * wall_s else 0.0
-
-
 # ---------------------------------------------------------------- canaries of records
 
 
@@ -325,22 +284,28 @@ def at_first(records: Sequence[PointRecord]) -> Iterator[PointRecord]:
     """Yield the records with the first try of each window, without windows with a slow canary on any rank."""
     limits_s = {seat: _limit_s(_known_s(ranks)) for seat, ranks in _by_seat(records).items()}
     for record in records:
-        ranks = [replace(rank, windows=_first(rank)) for rank in record.ranks]
-        slow = frozenset[int]().union(*(_slow_blocks(one.windows, limits_s[one.launch_rank]) for one in ranks))
-        kept = (tuple(window for window in rank.windows if window.index not in slow) for rank in ranks)
-        both = zip(ranks, kept, strict=True)
-        yield replace(record, ranks=tuple(replace(rank, windows=windows) for rank, windows in both))
+        slow, tries = set[int](), list[list[Window]]()
+        for rank in record.ranks:
+            first = _first_tries(rank)
+            tries.append([first.get(window.index, window) for window in rank.windows])
+            slow |= _slow_blocks(tries[-1], limits_s[rank.launch_rank])
+        yield _without(record, tries, [slow] * len(tries))
 
 
 def later(record: PointRecord) -> PointRecord:
     """Return the record with the windows of its soak as its windows, without those with a slow canary."""
-    return replace(record, ranks=tuple(replace(rank, windows=_later(rank)) for rank in record.ranks))
+    slow = []
+    for rank in record.ranks:
+        known_s = [one.canary_s for one in (*rank.windows, *rank.soaked) if one.canary_s is not None]
+        slow.append(_slow_blocks(rank.soaked, _limit_s(known_s)))
+    return _without(record, [rank.soaked for rank in record.ranks], slow)
 
 
-def _later(rank: RankRecord) -> tuple[Window, ...]:
-    known_s = [one.canary_s for one in (*rank.windows, *rank.soaked) if one.canary_s is not None]
-    slow = _slow_blocks(rank.soaked, _limit_s(known_s))
-    return tuple(window for window in rank.soaked if window.index not in slow)
+def _without(record: PointRecord, windows: Sequence[Sequence[Window]], slow: Sequence[set[int]]) -> PointRecord:
+    """Return the record with these windows of its ranks, without the slow ones."""
+    each = zip(record.ranks, windows, slow, strict=True)
+    ranks = (replace(rank, windows=tuple(w for w in found if w.index not in aside)) for rank, found, aside in each)
+    return replace(record, ranks=tuple(ranks))
 
 
 def _by_seat(records: Iterable[PointRecord]) -> dict[int, list[RankRecord]]:
@@ -350,22 +315,16 @@ def _by_seat(records: Iterable[PointRecord]) -> dict[int, list[RankRecord]]:
     return found
 
 
-def _before_each(windows: Iterable[Window]) -> list[Canary | None]:
+def _before_each(windows: Iterable[Window]) -> Iterator[Canary | None]:
     """Windows that ran in one go have the canary of the first."""
     own = (None if one.canary_s is None else Canary(one.canary_s, one.canary_queued_s) for one in windows)
-    found: Iterator[Canary | None] = accumulate(own, lambda before, own: own or before)
-    return list(found)
+    return accumulate(own, lambda before, own: own or before)
 
 
 def _known_s(ranks: Iterable[RankRecord]) -> list[float]:
     """Only counted and first tries: tries that waited for a burner's end would make its slowness usual."""
     windows = chain.from_iterable((*rank.windows, *_first_tries(rank).values()) for rank in ranks)
     return [window.canary_s for window in windows if window.canary_s is not None]
-
-
-def _first(rank: RankRecord) -> tuple[Window, ...]:
-    first = _first_tries(rank)
-    return tuple(first.get(window.index, window) for window in rank.windows)
 
 
 def _first_tries(rank: RankRecord) -> dict[int, Window]:
@@ -378,6 +337,6 @@ def _limit_s(canaries_s: Sequence[float]) -> float:
     return slow_above_s(canaries_s) if canaries_s else inf
 
 
-def _slow_blocks(windows: Sequence[Window], limit_s: float) -> frozenset[int]:
+def _slow_blocks(windows: Sequence[Window], limit_s: float) -> set[int]:
     found = zip(windows, _before_each(windows), strict=True)
-    return frozenset(window.index for window, one in found if one and one.seconds > limit_s)
+    return {window.index for window, one in found if one and one.seconds > limit_s}

@@ -228,27 +228,22 @@ class Ahead(NamedTuple):
     left_s: float | None
 
 
-class Work(NamedTuple):
-    """Points of a sweep, with parts of running ones.
+def ahead(
+    done: float, total: int, measured: float, measured_s: float, *, planned_s: float, soaked_s: float = 0.0,
+    soak_s: float = 0.0,
+) -> Ahead:  # fmt: skip
+    """Return what is ahead of a sweep of `total` points.
 
-    `done`: all that are measured, also by earlier runs (--resume). `total`: all that are planned.
+    `done`: all that are measured, also by earlier runs (--resume), with parts of running ones.
     `measured`: those of this run, in `measured_s` seconds without soak.
+    `planned_s`: estimated seconds of a point, 0 if unknown.
+    `soaked_s`: seconds of soak so far, of the `soak_s` seconds up to the end of this epoch.
     """
-
-    done: float
-    total: int
-    measured: float
-    measured_s: float
-
-
-def ahead(work: Work, *, planned_s: float, soaked_s: float = 0.0, soak_s: float = 0.0) -> Ahead:
-    """Return what is ahead. `planned_s`: estimated seconds of a point, 0 if unknown. `soaked_s`: seconds of soak
-    so far, of the `soak_s` seconds up to the end of this epoch."""
     weight = max(1.0, ESTIMATE_WEIGHS_S / planned_s) if planned_s else 0.0
-    if not work.measured + weight:
-        return Ahead(work.done / work.total, None)
-    each_s = (work.measured_s + weight * planned_s) / (work.measured + weight)
-    done_s, all_s = work.done * each_s + soaked_s, work.total * each_s + max(soak_s, soaked_s)
+    if not measured + weight:
+        return Ahead(done / total, None)
+    each_s = (measured_s + weight * planned_s) / (measured + weight)
+    done_s, all_s = done * each_s + soaked_s, total * each_s + max(soak_s, soaked_s)
     return Ahead(done_s / all_s if all_s else 1.0, max(all_s - done_s, 0.0))
 
 

@@ -42,7 +42,7 @@ from scaling.sweep.attempt import Bench, traced_keys
 from scaling.sweep.epoch import SOAK_ROUND, Epoch
 from scaling.sweep.gpu_sharing import Sharing
 from scaling.sweep.outcome import record_of, record_so_far
-from scaling.sweep.state import Ahead, Work, ahead
+from scaling.sweep.state import Ahead, ahead
 from scaling.sweep.turns import Quiet
 from scaling.sweep.view.plain import View
 from scaling.sweep.warmup import SINGLE_STEPS
@@ -233,16 +233,6 @@ class Sweep:
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError if a record cannot be kept."""
         self.begin()
-        self._run()
-
-    def begin(self) -> None:
-        for said in preload(self.plan, self.mailbox, self._bench.clocks.startup_s):
-            self.view.note(said)
-        self._begun_s = self._clock()
-        if self.burn_in:
-            self.burn_in.begin()
-
-    def _run(self) -> None:
         number = self.burn_in.first_round if self.burn_in else 0
         planned = max(self.plan.rounds, number)
         for planned_number in range(number, planned):
@@ -260,6 +250,13 @@ class Sweep:
             for index, group in enumerate(self.plan.round(number)):
                 self._measure(group, len(self.plan.cells) * planned, index)
             number += 1
+
+    def begin(self) -> None:
+        for said in preload(self.plan, self.mailbox, self._bench.clocks.startup_s):
+            self.view.note(said)
+        self._begun_s = self._clock()
+        if self.burn_in:
+            self.burn_in.begin()
 
     def _allow(self, number: int) -> None:
         """Add to the retry budget what a round may spend."""
@@ -302,8 +299,10 @@ class Sweep:
         running, soaks_s = (self._epoch.done, self._epoch.soaked_s) if self._epoch else (0.0, 0.0)
         done, soaked_s = max(self._count, self._base + running), self._soaked_s + soaks_s
         measured_s = self._clock() - self._begun_s - soaked_s
-        work = Work(done, self._total, measured=done - self._before, measured_s=measured_s)
-        return ahead(work, planned_s=self._planned_s(), soaked_s=soaked_s, soak_s=self._soaked_s + self._soak_s)
+        return ahead(
+            done, self._total, done - self._before, measured_s,
+            planned_s=self._planned_s(), soaked_s=soaked_s, soak_s=self._soaked_s + self._soak_s,
+        )  # fmt: skip
 
     def _planned_s(self) -> float:
         """Seconds of a point by the plan: of the model's operations, or of the longest step that ran so far."""
@@ -312,15 +311,12 @@ class Sweep:
                 self._step_s = max((self._step_s or 0.0, *(window.seconds / window.steps for window in warm)))
         basis = self._step_s, dict(self._gpus)
         if self._basis != basis:
-            self._basis, self._each_s = basis, self._estimated_s()
+            plan, seconds = self.plan, 0.0
+            for group in () if plan.config.epochs else plan.groups:
+                of = self._gpus.get(group.cells, Sharing())
+                seconds += plan.seconds(group, self._step_s or None, fits=of.fits, seats_apart=of.seats_apart)
+            self._basis, self._each_s = basis, seconds / len(plan.cells)
         return self._each_s
-
-    def _estimated_s(self) -> float:
-        plan, seconds = self.plan, 0.0
-        for group in () if plan.config.epochs else plan.groups:
-            shared = self._gpus.get(group.cells, Sharing())
-            seconds += plan.seconds(group, self._step_s or None, fits=shared.fits, seats_apart=shared.seats_apart)
-        return seconds / len(plan.cells)
 
     def _tell(self) -> None:
         now_s = self._clock()

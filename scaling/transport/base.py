@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 from typing import Generic, Literal, Protocol, TypeVar
@@ -45,10 +45,7 @@ class Hub:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.boxes: dict[tuple[int, Box], deque[tuple[int, bytes]]] = {}
-        for rank in range(size):
-            self.boxes[rank, "agent"] = deque()
-            self.boxes[rank, "sweep"] = deque()
+        self.boxes: defaultdict[tuple[int, Box], deque[tuple[int, bytes]]] = defaultdict(deque)
 
     def rank(self, rank: int) -> InlineCluster:
         """Return the cluster as `rank` sees it."""
@@ -61,9 +58,7 @@ class InlineCluster:
     library, said = "none (one process)", ""
 
     def __init__(self, hub: Hub, rank: int) -> None:
-        self._hub = hub
-        self.rank = rank
-        self.size = hub.size
+        self._hub, self.rank, self.size = hub, rank, hub.size
 
     def send(self, rank: int, box: Box, message: bytes) -> None:
         self._hub.boxes[rank, box].append((self.rank, message))
@@ -113,14 +108,10 @@ class Mailbox(Generic[Order, News]):
         clock: Callable[[], float] = time.monotonic,
         silent_s: float = inf,
     ) -> None:
-        self.size = cluster.size
-        self.clock = clock
+        self.size, self.clock = cluster.size, clock
         self.signalled: int | None = None  # the first signal that asked any rank to end
-        self._cluster = cluster
-        self._decoder = decoder
-        self._turn = turn
-        self._wait = wait
         self.hosts: Sequence[str] = ()
+        self._cluster, self._decoder, self._turn, self._wait = cluster, decoder, turn, wait
         self._silent_s = silent_s
         self._looked_s, self._awake_s, self._due_s = clock(), 0.0, LOOK_S
         self._heard_s = [0.0] * cluster.size  # `_awake_s` at the last message of each rank

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import resource
@@ -17,17 +18,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from types import FrameType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from scaling import files
 from scaling.command import complain, open_streams
 from scaling.errors import Interrupted, LaunchError, UsageError
-from scaling.text import signal_name
-from scaling.transport import here, start, zmq
+from scaling.text import counted, signal_name
+from scaling.transport import start
 from scaling.transport.base import Cluster, Hub
 from scaling.transport.mpi import connect
-from scaling.transport.start import launched
+from scaling.transport.start import SECRET, Secret, Start, launched
 
 # ---------------------------------------------------------------- signals that ask for the end
 # From the first moment of a rank on: Ctrl-C, SIGTERM, SIGUSR1, SIGHUP.
@@ -125,6 +127,76 @@ def open_files_limit(soft: int, hard: int) -> int:
     return max(soft, ENOUGH if hard == endless else min(hard, ENOUGH))
 
 
+# ---------------------------------------------------------------- ranks of one machine without a launcher
+# One per device, forks of the process that becomes rank 0. A fork repeats no import and needs no command line.
+# Rank 0's port is open before the first fork, so no other program can take it. The secret stays in memory. The
+# kernel ends the other ranks when rank 0 ends, for any reason.
+
+LOOPBACK, BACKLOG = "127.0.0.1", 128
+MOST = 64  # ranks of a CPU; a larger number is a typing error
+PR_SET_PDEATHSIG = 1
+LEAVE_S = 5.0
+
+
+class Forked(NamedTuple):
+    """A rank that this package has started: its place, the secret of all, and on rank 0 the other processes."""
+
+    place: Start
+    secret: Secret
+    pids: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        """Raise LaunchError if a rank has ended before all have come."""
+        for rank, pid in enumerate(self.pids, 1):
+            if (ended := os.waitpid(pid, os.WNOHANG))[0]:
+                code = os.waitstatus_to_exitcode(ended[1])
+                how = signal_name(-code) if code < 0 else f"exit code {code}"
+                raise LaunchError(f"rank {rank} ended before all ranks had come: {how}")
+
+    def leave(self, code: int) -> int:
+        """End a forked rank. Rank 0 waits for the others, which have said goodbye, and returns the code."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        if self.place.rank:
+            os._exit(code)
+        import psutil  # type: ignore[import-untyped, unused-ignore]
+
+        psutil.wait_procs([psutil.Process(pid) for pid in self.pids if psutil.pid_exists(pid)], LEAVE_S)
+        return code
+
+
+def forked(wanted: int | None, devices: Callable[[], tuple[int, str]], name: str) -> Forked:
+    """Fork the other ranks, and return this process's place in each of them. If no number is `wanted`, each of the
+    `devices` has one. Signals stay blocked until `Signals` takes them.
+    Raises UsageError for too many ranks, and LaunchError if a fork fails."""
+    cpus = os.cpu_count() or 1
+    if wanted is not None and wanted > MOST * cpus:
+        raise UsageError(f"--ranks {wanted}: this machine has {counted(cpus, 'CPU')}")
+    size, kind = devices() if wanted is None else (wanted, "")
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP))
+    listener = socket.create_server((LOOPBACK, 0), backlog=max(BACKLOG, size))
+    place = Start(0, size, LOOPBACK, listener.getsockname()[1], "by scaling itself (--ranks N)", listener=listener)
+    secret = Secret({SECRET: token_hex()}, Path(), place)
+    if size > 1:
+        each = kind and f", one on each {kind}"
+        sys.stderr.write(f"{name}: starts {size} ranks{each} (--ranks N takes another number)\n")
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    pids, first = [], os.getpid()
+    for rank in range(1, size):
+        try:
+            pids.append(os.fork())
+        except OSError as error:
+            raise LaunchError(f"rank {rank} of {size} cannot be started: {error.strerror}") from None
+        if not pids[-1]:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            if os.getppid() != first:  # it has ended already
+                os._exit(1)
+            listener.close()
+            return Forked(place._replace(rank=rank, listener=None), secret)
+    return Forked(place, secret, tuple(pids))
+
+
 # ---------------------------------------------------------------- launch
 
 # The module of a command whose errors begin with another name.
@@ -152,7 +224,7 @@ def as_rank(
     help or a mistake. `work` gets these words and the result, which is None on other ranks.
     Without a launcher `devices` counts the devices and names their kind."""
     open_streams()
-    own: here.Here | None = None
+    own: Forked | None = None
     try:
         allow_open_files()
         place = start.asked(sys.argv[1:] if argv is None else argv)
@@ -161,7 +233,7 @@ def as_rank(
             found = read(place.rest)
             if isinstance(found, int):
                 return found
-            own = here.ranks(place.ranks, partial(devices, found), name)
+            own = forked(place.ranks, partial(devices, found), name)
         signals = Signals()
         cluster = _connected(f"python -m {NAMED.get(name, name)} ...", place, signals, own)
     except Interrupted as stop:
@@ -220,21 +292,25 @@ def rank_0_spoke() -> bool:
     return signal.sigtimedwait(ENDING, WORD_S) is not None
 
 
-def _connected(command: str, asked: start.Asked, signals: Signals, own: here.Here | None) -> Cluster:
+def _connected(command: str, asked: start.Asked, signals: Signals, own: Forked | None) -> Cluster:
     """The cluster over ZeroMQ if the launch is without MPI, else of MPI; this process alone without a launcher and
     an MPI library."""
-    if own is not None:
+    if (place := own.place if own else start.start(asked, os.environ)) is not None:
+        try:
+            from scaling.transport import zmq
+        except ImportError:
+            why = "without MPI ranks talk over pyzmq, which is not installed: pip install pyzmq"
+            raise LaunchError(why) from None
+        secret = own.secret if own else Secret(os.environ, Path("results"), place)
+        if place.rank == 0:
+            signals.at_exit = secret.forget
 
         def early() -> int | None:
-            own.check()
+            if own:
+                own.check()
             return signals.early()
 
-        return zmq.connect(own.place._replace(command=command), own.secret, early)
-    if (found := start.start(asked, os.environ)) is not None:
-        secret = start.Secret(os.environ, Path("results"), found)
-        if found.rank == 0:
-            signals.at_exit = secret.forget
-        return zmq.connect(found._replace(command=command), secret, signals.early)
+        return zmq.connect(place._replace(command=command), secret, early)
     if number := signals.early():
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:

@@ -82,10 +82,9 @@ def launched(environ: Mapping[str, str], command: str = "python -m scaling.run .
     found = [one for one in found if not (_copies(one) and one[1:3] in own)]
     if not found or (found[0].size == 1 and found[0].launcher != "mpirun"):
         return None
-    newest = found[0]
+    newest, size = found[0], found[0].size or "N"
     older = dict.fromkeys(one.launcher for one in found if one.launcher != newest.launcher and one.by != newest.by)
-    mpirun = MPIRUN.format(n=newest.size or "N", command=command)
-    instead = newest.instead.format(n=newest.size or "N", command=command, mpirun=mpirun)
+    instead = newest.instead.format(n=size, command=command, mpirun=MPIRUN.format(n=size, command=command))
     return newest._replace(instead=instead, inside=", ".join(older))
 
 
@@ -181,14 +180,17 @@ def asked(argv: Sequence[str]) -> Asked:
             found[name] = given
         else:
             rest.append(word)
-    kind = found.get("transport")
+    kind = found.pop("transport", None)
     if kind not in (None, "mpi", "zmq"):
         raise UsageError(f"--transport {kind}: must be mpi or zmq")
-    numbers = {name: _number(f"--{name}", found.get(name)) for name in ("rank", "ranks")}
-    if numbers["ranks"] == 0:
+    rank, ranks = (_number(f"--{name}", found.get(name)) for name in ("rank", "ranks"))
+    if ranks == 0:
         raise UsageError("--ranks 0: must be a number from 1")
-    _check(numbers["rank"], numbers["ranks"], kind, [name for name in found if name != "transport"])
-    return Asked(kind, numbers["rank"], numbers["ranks"], found.get("coordinator", ""), tuple(rest))  # type: ignore[arg-type]
+    if found and kind == "mpi":
+        raise UsageError(f"--{next(iter(found))}: not with --transport mpi, whose launcher numbers the ranks")
+    if rank is not None and ranks is None:
+        raise UsageError(f"--rank {rank}: needs --ranks N too; leave it out under a launcher")
+    return Asked(kind, rank, ranks, found.get("coordinator", ""), tuple(rest))  # type: ignore[arg-type]
 
 
 def _number(name: str, text: str | None) -> int | None:
@@ -197,13 +199,6 @@ def _number(name: str, text: str | None) -> int | None:
     if not text.isdecimal():
         raise UsageError(f"{name} {text}: must be a number from 0")
     return int(text)
-
-
-def _check(rank: int | None, ranks: int | None, kind: str | None, given: Sequence[str]) -> None:
-    if given and kind == "mpi":
-        raise UsageError(f"--{given[0]}: not with --transport mpi, whose launcher numbers the ranks")
-    if rank is not None and ranks is None:
-        raise UsageError(f"--rank {rank}: needs --ranks N too; leave it out under a launcher")
 
 
 def is_alone(wanted: Asked, environ: Mapping[str, str]) -> bool:

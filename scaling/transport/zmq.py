@@ -25,6 +25,9 @@ from math import inf
 from typing import Any
 
 import msgspec
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
 
 from scaling import __version__
 from scaling.command import complain
@@ -66,13 +69,9 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 def connect(start: Start, secret: Secret, early: Early = lambda: None) -> ZmqCluster:
     """Join the launch. Raises LaunchError if a rank is missing, comes twice, or is not like the others, and
     Interrupted for a signal. `early` returns the signal that this process got."""
-    try:
-        import zmq
-    except ImportError:
-        raise LaunchError("without MPI ranks talk over pyzmq, which is not installed: pip install pyzmq") from None
     context = zmq.Context()
     try:
-        return (_lead if start.rank == 0 else _follow)(zmq, context, start, secret, early)
+        return (_lead if start.rank == 0 else _follow)(context, start, secret, early)
     except BaseException:
         context.destroy(linger=LINGER_MS)
         raise
@@ -80,14 +79,11 @@ def connect(start: Start, secret: Secret, early: Early = lambda: None) -> ZmqClu
 
 def keys(key: bytes) -> tuple[bytes, bytes]:
     """Return rank 0's public and secret key (Z85)."""
-    import zmq
-    from zmq.utils import z85
-
     own = z85.encode(key)
     return zmq.curve_public(own), own
 
 
-def _opened(zmq: Any, context: Any, kind: int) -> Any:
+def _opened(context: Any, kind: int) -> Any:
     found = context.socket(kind)
     for option, value in (
         (zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, LINGER_MS), (zmq.MAXMSGSIZE, MOST_BYTES),
@@ -101,8 +97,8 @@ def _opened(zmq: Any, context: Any, kind: int) -> Any:
 # ---------------------------------------------------------------- rank 0
 
 
-def _lead(zmq: Any, context: Any, start: Start, secret: Secret, early: Early) -> ZmqCluster:
-    router = _opened(zmq, context, zmq.ROUTER)
+def _lead(context: Any, start: Start, secret: Secret, early: Early) -> ZmqCluster:
+    router = _opened(context, zmq.ROUTER)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.curve_server = True
     key = secret.made()
@@ -118,7 +114,7 @@ def _lead(zmq: Any, context: Any, start: Start, secret: Secret, early: Early) ->
         _accept_no_more(listener)
     for identity in peers.values():
         router.send_multipart([identity, WELCOME])
-    return ZmqCluster(zmq, context, router, start, peers)
+    return ZmqCluster(context, router, start, peers)
 
 
 def _listening(start: Start) -> socket.socket:
@@ -252,7 +248,7 @@ def _refuse(router: Any, identities: Sequence[bytes], why: str) -> None:
 # ---------------------------------------------------------------- other ranks
 
 
-def _follow(zmq: Any, context: Any, start: Start, secret: Secret, early: Early) -> ZmqCluster:
+def _follow(context: Any, start: Start, secret: Secret, early: Early) -> ZmqCluster:
     """Connect to rank 0, at each address of its name in turn. A secret of an earlier launch may lie in the file,
     and a pod's name may come late: both are read again for each try."""
     wait, number, host = _Search(start, early), 0, socket.gethostname()
@@ -264,16 +260,16 @@ def _follow(zmq: Any, context: Any, start: Start, secret: Secret, early: Early) 
             wait.tell(secret.missing if addresses else own)
             time.sleep(POLL_MS / 1e3)
             continue
-        dealer = _opened(zmq, context, zmq.DEALER)
+        dealer = _opened(context, zmq.DEALER)
         dealer.curve_serverkey = keys(key)[0]
         dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
         watch = dealer.get_monitor_socket(zmq.EVENT_ALL)
         address = addresses[number % len(addresses)]
         dealer.connect(f"tcp://{f'[{address}]' if ':' in address else address}:{start.port}")
         dealer.send_multipart([HELLO, msgspec.msgpack.encode(hello)])
-        answer, why = _answered(zmq, dealer, watch, wait)
+        answer, why = _answered(dealer, watch, wait)
         if answer == WELCOME:
-            return ZmqCluster(zmq, context, dealer, start, {}, watch)
+            return ZmqCluster(context, dealer, start, {}, watch)
         if answer == ABORT:
             raise Interrupted(int(why))
         if answer == REFUSED:
@@ -321,7 +317,7 @@ class _Search:
         return LaunchError(f"{rank} found no rank 0 at {place} within {JOIN_S:g} s: {self._why}")
 
 
-def _answered(zmq: Any, dealer: Any, watch: Any, wait: _Search) -> tuple[bytes, str]:
+def _answered(dealer: Any, watch: Any, wait: _Search) -> tuple[bytes, str]:
     """Wait for rank 0's answer. Returns it with its reason, or b"" once this try has failed.
 
     A refusal may be followed at once by rank 0's end: what came before a disconnection is read after it.
@@ -331,7 +327,7 @@ def _answered(zmq: Any, dealer: Any, watch: Any, wait: _Search) -> tuple[bytes, 
     reached = admitted = told = False
     end_s = time.monotonic() + TRY_S
     while True:
-        events = set(_events(zmq, watch))
+        events = set(_events(watch))
         reached = reached or zmq.EVENT_CONNECTED in events
         admitted = admitted or zmq.EVENT_HANDSHAKE_SUCCEEDED in events
         if not wait.goes_on() or (not reached and time.monotonic() > end_s):
@@ -357,9 +353,7 @@ OTHER_SECRET = (
 )
 
 
-def _events(zmq: Any, watch: Any) -> Iterator[int]:
-    from zmq.utils.monitor import parse_monitor_message
-
+def _events(watch: Any) -> Iterator[int]:
     while watch.poll(0):
         yield parse_monitor_message(watch.recv_multipart(zmq.NOBLOCK))["event"]
 
@@ -376,9 +370,9 @@ class ZmqCluster:
     """A `Cluster` over ZeroMQ. Other ranks only talk with rank 0, as all commands do."""
 
     def __init__(
-        self, zmq: Any, context: Any, connected: Any, start: Start, peers: dict[int, bytes], watch: Any = None
+        self, context: Any, connected: Any, start: Start, peers: dict[int, bytes], watch: Any = None
     ) -> None:
-        self._zmq, self._context, self._socket, self._watch = zmq, context, connected, watch
+        self._context, self._socket, self._watch = context, connected, watch
         self._coordinator = start.coordinator
         self._peers = peers
         self._ranks = {identity: rank for rank, identity in peers.items()}
@@ -398,8 +392,8 @@ class ZmqCluster:
         """Return whether the rank is still connected; a rank other than 0 sends to rank 0 alone."""
         to = [self._peers[rank]] if self.rank == 0 else []
         try:
-            self._socket.send_multipart([*to, kind, *parts(message)], self._zmq.NOBLOCK)
-        except self._zmq.ZMQError:
+            self._socket.send_multipart([*to, kind, *parts(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:
             return False
         return True
 
@@ -411,7 +405,7 @@ class ZmqCluster:
 
     def _drain(self) -> None:
         while self._socket.poll(0):
-            frames = self._socket.recv_multipart(self._zmq.NOBLOCK)
+            frames = self._socket.recv_multipart(zmq.NOBLOCK)
             rank = self._ranks.get(frames[0], -1) if self.rank == 0 else 0
             kind, *body = frames[1:] if self.rank == 0 else frames
             self._take(rank, kind, b"".join(body), frames[0])
@@ -432,7 +426,7 @@ class ZmqCluster:
     def _look(self) -> None:
         """Raise SilentRanks on rank 0 if a rank has gone; end this rank if rank 0 has."""
         if self._watch is not None:
-            if self._zmq.EVENT_DISCONNECTED in list(_events(self._zmq, self._watch)) and not self._left:
+            if zmq.EVENT_DISCONNECTED in list(_events(self._watch)) and not self._left:
                 complain(f"rank {self.rank}: rank 0 at {self._coordinator} has ended", "scaling")
                 os._exit(1)
             return

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.frameworks.answers import of_trainer
-from scaling.frameworks.base import TrainerModule
 from scaling.records.task import BatchFit, BatchTrial, Task
 from scaling.worker.run_task import cause_of, draw_nothing, trainer_module
 
@@ -58,21 +57,17 @@ def peak_of(task: Task) -> Peak:
         gc.collect()  # the trainer of the batch before holds memory until its cycles are collected
         work = replace(task.point.workload, batch_size=batch_size)
         try:
-            return _used_bytes(module, replace(task, point=replace(task.point, workload=work)))
+            trainer = module.connect(replace(task, point=replace(task.point, workload=work)))
+            for _ in range(2):  # the first step makes the optimizer's state
+                trainer.step()
+            trainer.sync()
+            return int(of_trainer(trainer, "peak_memory_bytes"))
         except Exception as error:
             if cause_of(error) != "oom":
                 raise
             return None
 
     return peak
-
-
-def _used_bytes(module: TrainerModule, task: Task) -> int:
-    trainer = module.connect(task)
-    for _ in range(2):  # the first step makes the optimizer's state
-        trainer.step()
-    trainer.sync()
-    return int(of_trainer(trainer, "peak_memory_bytes"))
 
 
 def main() -> NoReturn:

@@ -13,7 +13,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +41,6 @@ from scaling.frameworks.base import Trainer
 from scaling.records.events import Event, Inspected, Rested, Result, Window
 from scaling.records.store import unlinked
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train
-from scaling.records.telemetry import GpuTime
 from scaling.text import one_line
 from scaling.worker.training import Learner
 
@@ -60,17 +59,9 @@ def trace_path(log: str) -> Path:
 
 def inspected(worker: Worker, inspect: Inspect, path: Path | None) -> Inspected:
     unsynced = tuple(_unsynced(worker, inspect.windows, inspect.steps))
-    found = Inspected(unsynced=unsynced, beside=_beside(worker, inspect.beside_windows, inspect.steps))
-    if not inspect.traced_steps or path is None:
-        return found
-    tracing = Tracing(worker.trainer, path)
-    return replace(
-        found,
-        traced=tracing.run(worker, inspect.traced_steps),
-        traces=tuple(f"{FOLDER}/{file.name}" for file in tracing.files),
-        gpu=tracing.gpu,
-        notes=tuple(tracing.notes),
-    )
+    beside = _beside(worker, inspect.beside_windows, inspect.steps)
+    traced = _traced(worker, inspect.traced_steps, path) if inspect.traced_steps and path else Inspected()
+    return replace(traced, unsynced=unsynced, beside=beside)
 
 
 def _unsynced(worker: Worker, windows: int, steps: int) -> Iterator[Window]:
@@ -113,60 +104,44 @@ def _windows(worker: Worker, step: Callable[[], None], windows: int, steps: int)
         start_s = window.end_s
 
 
-class Tracing:
-    """A rank's profilers: the `files` they wrote, `gpu` times from these, and `notes` of what went wrong."""
+@contextmanager
+def _noted(notes: list[str], what: str) -> Iterator[None]:
+    """A profiler may raise anything: that costs the trace, not the point."""
+    try:
+        yield
+    except Exception as error:
+        why = one_line(f"{type(error).__name__}: {error}")
+        notes.append(f"no trace: the profiler did not {what}: {why}")
 
-    def __init__(self, trainer: Trainer, path: Path) -> None:
-        self.files: list[Path] = []
-        self.gpu: GpuTime | None = None
-        self.notes: list[str] = []
-        self._path = path
-        self._tracers = list(trainer.tracers()) if isinstance(trainer, Traceable) else []
-        if not self._tracers:
-            self.notes.append("no trace: the strategy's trainer has no profiler")
 
-    def run(self, worker: Worker, steps: int) -> tuple[Window, ...]:
-        """Run the steps and return their window, or none if no profiler starts. Exceptions of steps are raised."""
-        started = [each for each in self._tracers if self._tried("start", partial(self._start, each))]
-        trainer = worker.trainer
-        # Profilers take different times to start: give ranks a common start.
-        trainer.step()
-        trainer.sync()
-        with ExitStack() as stack:
-            for each in started:
-                stack.enter_context(each.window())
-            window = worker.timed(trainer.step, steps)
-        for each in reversed(started):
-            self._tried("end", partial(self._stop, each, steps))
-        return (window,) if started else ()
-
-    def _file(self, tracer: Tracer) -> Path:
-        return self._path.with_name(self._path.name + tracer.end)
-
-    def _start(self, tracer: Tracer) -> None:
-        unlinked(self._path.parent).mkdir(parents=True, exist_ok=True)
-        tracer.start(unlinked(self._file(tracer)))
-
-    def _stop(self, tracer: Tracer, steps: int) -> None:
-        tracer.stop()
-        file = self._file(tracer)
-        self.files.append(file)
-        if tracer.tells_gpu:
-            self.gpu = trace_split.gpu_time(gzip.decompress(file.read_bytes()), steps)
-            if self.gpu is None:
-                self.notes.append(
-                    "the trace has no GPU events: check that this user may read its counters (CUPTI)"
-                )
-
-    def _tried(self, what: str, act: Callable[[], None]) -> bool:
-        """A profiler may raise anything: that costs the trace, not the point."""
-        try:
-            act()
-        except Exception as error:
-            why = one_line(f"{type(error).__name__}: {error}")
-            self.notes.append(f"no trace: the profiler did not {what}: {why}")
-            return False
-        return True
+def _traced(worker: Worker, steps: int, path: Path) -> Inspected:
+    """Profile the steps; without a profiler that starts they have no window. Exceptions of steps are raised."""
+    trainer, gpu = worker.trainer, None
+    tracers = list(trainer.tracers()) if isinstance(trainer, Traceable) else []
+    notes = [] if tracers else ["no trace: the strategy's trainer has no profiler"]
+    started, files = list[tuple[Tracer, Path]](), list[str]()
+    for each in tracers:
+        with _noted(notes, "start"):
+            unlinked(path.parent).mkdir(parents=True, exist_ok=True)
+            file = path.with_name(path.name + each.end)
+            each.start(unlinked(file))
+            started.append((each, file))
+    # Profilers take different times to start: give ranks a common start.
+    trainer.step()
+    trainer.sync()
+    with ExitStack() as stack:
+        for each, _ in started:
+            stack.enter_context(each.window())
+        window = worker.timed(trainer.step, steps)
+    for each, file in reversed(started):
+        with _noted(notes, "end"):
+            each.stop()
+            files.append(f"{FOLDER}/{file.name}")
+            if each.tells_gpu:
+                gpu = trace_split.gpu_time(gzip.decompress(file.read_bytes()), steps)
+                if gpu is None:
+                    notes.append("the trace has no GPU events: check that this user may read its counters (CUPTI)")
+    return Inspected(traced=(window,) if started else (), traces=tuple(files), gpu=gpu, notes=tuple(notes))
 
 
 # ---------------------------------------------------------------- loop
@@ -212,24 +187,18 @@ class Worker:
         fed: Callable[[], int | None] = lambda: None,
         first_digest: str | None = None,
     ) -> None:
-        self.trainer = trainer
-        self._send = send
-        self._waiting = waiting
+        self.trainer, self._send, self._waiting = trainer, send, waiting
         self._pausing = trainer if isinstance(trainer, Pausing) else None
         # The time of pauses is no time of any window.
         self._clock, self._unix_clock = clock, unix_clock
         if self._pausing:
             self._clock, self._unix_clock = self._without_pauses(clock), self._without_pauses(unix_clock)
-        self._times_steps = times_steps
+        self._times_steps, self._trace, self._learner = times_steps, trace, learner
         self._is_immediate = isinstance(trainer, Immediate) and trainer.is_done_on_return
         self._marks = trainer if isinstance(trainer, Marking) and trainer.has_device_clock else None
         self._reported = 0  # samples up to the end of the last window
         self._stale = trainer if isinstance(trainer, Stale) else None
-        self._trace = trace
-        self._learner = learner
-        self._waited_s = waited_s
-        self._fed = fed
-        self._first_digest = first_digest
+        self._waited_s, self._fed, self._first_digest = waited_s, fed, first_digest
         self._result: Result | None = None
         self._phase = "warm-up"
 
@@ -245,11 +214,9 @@ class Worker:
         match command:
             case Run():
                 self._run(command)
-                return True
             case Rest():
                 self._release()
                 self._send(Rested())
-                return True
             case Inspect():
                 # Now: later steps change the parameters, and profilers take memory.
                 self._result = self._measured_result()
@@ -258,18 +225,16 @@ class Worker:
                 found = inspected(self, command, self._trace)
                 self._release()
                 self._send(found)
-                return True
             case Train():
                 self._send(self._epoch(command))
-                return True
             case Evaluate():
                 assert self._learner is not None
                 self._send(self._learner.evaluated(command))
-                return True
             case Finish():
                 result = self._result or self._measured_result()
                 self._send(self._learner.kept(result) if self._learner else result)
                 return False
+        return True
 
     def _run(self, run: Run) -> None:
         if run.measured or run.is_later:
@@ -360,15 +325,9 @@ class Worker:
         self.trainer.sync()
         end_s = self._clock()
         return Window(
-            index=index,
-            measured=False,
-            steps=steps,
-            start_s=begun_s,
-            end_s=end_s,
-            end_unix_s=self._unix_clock(),
-            step_s=step_s,
-            **self._counted(before),
-        )
+            index=index, measured=False, steps=steps, start_s=begun_s, end_s=end_s, end_unix_s=self._unix_clock(),
+            step_s=step_s, **self._counted(before),
+        )  # fmt: skip
 
     def timing(self, trainer: Trainer) -> Worker:
         return Worker(trainer, self._send, self._waiting, self._clock, self._unix_clock)
@@ -406,11 +365,10 @@ class Worker:
 
     def _measured_result(self) -> Result:
         self.trainer.sync()
-        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
         return Result(
             digest=digest_taken(self.trainer),
             peak_memory_bytes=of_trainer(self.trainer, "peak_memory_bytes"),
-            peak_rss_bytes=rss,
+            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
             first_digest=self._first_digest,
             notes=self._pausing.closing_notes() if self._pausing else (),
             found=self._pausing.found() if self._pausing else {},

@@ -1,5 +1,7 @@
 """The life of a child: read the task, take the CPUs, join the exchange, obey commands, end.
 
+python -m scaling.worker.run_task      (a fresh child, started by an agent only)
+
 The file also holds the causes of exceptions, the page cache of a point's data, and the pipes to the agent.
 """
 
@@ -35,10 +37,10 @@ from scaling.frameworks.feeding import FeedError
 from scaling.hosts import proc
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
-from scaling.records.task import COMMANDS_FD, GIVEN_TASK, Command, Task
+from scaling.records.task import COMMANDS_FD, EVENTS_FD, GIVEN_TASK, Command, Task
 from scaling.text import readable
 from scaling.worker.loop import NanLoss, Worker, digest_taken, trace_path
-from scaling.worker.training import data_samples, learner_of, training_samples
+from scaling.worker.training import Learner, samples
 from scaling.workloads import data, feeds, models, walk
 
 # ---------------------------------------------------------------- failures
@@ -214,11 +216,8 @@ class Channel:
     blocked in a buffered read turns every exit into SIGABRT."""
 
     def __init__(self, commands_fd: int, events_fd: int) -> None:
-        self._in = commands_fd
-        self._out = events_fd
-        self._buffer = b""
-        self._held = b""
-        self._sent_s = 0.0
+        self._in, self._out = commands_fd, events_fd
+        self._buffer, self._held, self._sent_s = b"", b"", 0.0
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._encoder = msgspec.json.Encoder()
 
@@ -359,7 +358,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
         channel.waiting,
         times_steps=task.times_steps or task.point.kind in BESIDE,
         trace=trace_path(task.log),
-        learner=learner_of(trainer, task, channel.send),
+        learner=Learner(trainer, task, channel.send) if task.point.regime else None,
         waited_s=feeding.waited_s,
         fed=feeding.fed,
         first_digest=first_digest,
@@ -398,22 +397,15 @@ def _leave(trainer: Trainer) -> int:
 def _ready(trainer: Trainer, task: Task, files: Files, import_s: float, build_s: float) -> Ready:
     told = partial(answers.of_trainer, trainer)
     exchanges, strategy = task.point.kind in EXCHANGING, frameworks.load(task.point.strategy)
+    training_samples, data_samples = samples(task)
     return Ready(
-        import_s=import_s,
-        build_s=build_s,
-        parameters=told("parameters"),
-        gradient_bytes=told("gradient_bytes"),
-        device_name=told("device_name"),
-        versions={name: str(version) for name, version in told("versions").items()},
-        notes=told("notes"),
+        import_s=import_s, build_s=build_s, fed_by=feeding.said(), read_from=files[0], cached_fraction=files[1],
+        parameters=told("parameters"), gradient_bytes=told("gradient_bytes"), device_name=told("device_name"),
+        versions={name: str(version) for name, version in told("versions").items()}, notes=told("notes"),
         crossing_bytes_per_step=strategy.bytes_per_step(task, trainer.gradient_bytes) if exchanges else None,
         operations_per_sample=operations_per_sample(task.point),
-        training_samples=training_samples(task),
-        fed_by=feeding.said(),
-        read_from=files[0],
-        cached_fraction=files[1],
-        data_samples=data_samples(task),
-    )
+        training_samples=training_samples, data_samples=data_samples,
+    )  # fmt: skip
 
 
 def operations_per_sample(point: Point) -> int:
@@ -431,3 +423,7 @@ def run_and_exit(events_fd: int) -> NoReturn:
     sys.stderr.flush()
     # Frameworks' threads may abort at the interpreter's exit.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    run_and_exit(int(os.environ[EVENTS_FD]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,67 +13,45 @@ from numpy.typing import NDArray
 from scaling import frameworks
 from scaling.frameworks.abilities import Evaluating
 from scaling.records.events import Evaluated, Event, Progress, Result
-from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train
 from scaling.workloads import feeds, models, schedule, weights
 from scaling.workloads.data import Split
-from scaling.workloads.specs import Classes, ModelSpec
+from scaling.workloads.specs import Classes
 
 PROGRESS_S = 5.0
 MOST_CLASSES = 100
 
 
-def training_samples(task: Task) -> int:
-    """Return the samples of an epoch over all ranks; 0 if the point is not trained to an accuracy."""
+def samples(task: Task) -> tuple[int, dict[str, int]]:
+    """Return the samples of an epoch over all ranks, and those of each split of the data; 0 and {} if the point is
+    not trained to an accuracy."""
     if task.point.regime is None:
-        return 0
-    return len(feeds.samples(task, models.of(task.point.workload), "train"))
-
-
-def data_samples(task: Task) -> dict[str, int]:
-    """Return the samples of each split of the data; {} if the point is not trained to an accuracy."""
-    if task.point.regime is None:
-        return {}
-    model = models.of(task.point.workload)
-    splits: tuple[Split, ...] = ("train", "test")
-    return {split: feeds.whole(task, model, split) for split in splits}
-
-
-def learner_of(
-    trainer: object, task: Task, send: Callable[[Event], None], clock: Callable[[], float] = time.monotonic
-) -> Learner | None:
-    """Return a task's learner, or None. A worker that drives several devices evaluates all held-out samples."""
-    if task.point.regime is None:
-        return None
-    strategy = frameworks.load(task.point.strategy)
-    alone = strategy.traits(task.point.strategy).drives != "device"
-    ranks = 1 if alone else task.point.world_size
-    return Learner(trainer, task, models.of(task.point.workload), send, ranks=ranks, clock=clock)
+        return 0, {}
+    spec, splits = models.of(task.point.workload), get_args(Split)
+    return len(feeds.samples(task, spec, "train")), {split: feeds.whole(task, spec, split) for split in splits}
 
 
 class Learner:
-    """A rank's part in a training to an accuracy; `ranks` share the held-out samples. Raises TypeError for a
-    trainer that cannot be evaluated."""
+    """A rank's part in a training to an accuracy. Raises TypeError for a trainer that cannot be evaluated."""
 
     def __init__(
         self,
         trainer: object,
         task: Task,
-        spec: ModelSpec,
         send: Callable[[Event], None],
-        *,
-        ranks: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        point = task.point
         if not isinstance(trainer, Evaluating):
-            raise TypeError(f"{task.point.strategy} cannot be evaluated")
-        assert task.point.regime is not None
-        self._trainer, self._task, self._spec, self._send = trainer, task, spec, send
-        self._regime: Regime = task.point.regime
-        self._ranks, self._clock = ranks, clock
-        self._said_s = clock()
-        self._held_out = feeds.samples(task, spec, "test")
-        self._classes = spec.target.count if isinstance(spec.target, Classes) else 2
+            raise TypeError(f"{point.strategy} cannot be evaluated")
+        assert point.regime is not None
+        self._trainer, self._task, self._send, self._clock = trainer, task, send, clock
+        self._regime, self._spec, self._said_s = point.regime, models.of(point.workload), clock()
+        # A worker that drives several devices evaluates all held-out samples.
+        drives = frameworks.load(point.strategy).traits(point.strategy).drives
+        self._ranks = point.world_size if drives == "device" else 1
+        self._held_out = feeds.samples(task, self._spec, "test")
+        self._classes = self._spec.target.count if isinstance(self._spec.target, Classes) else 2
 
     def stepping(self, train: Train, step: Callable[[], None]) -> Callable[[], None]:
         taken, varies = iter(range(train.steps)), schedule.varies(self._regime)

@@ -17,22 +17,10 @@ from tests.support.documented import REPOSITORY, Command
 from tests.support.stand_ins import shell
 
 # Placeholders that mean another thing by place, and what their lines need to leave the repository alone.
-# A reference of the stand-in cluster, made before it is used.
-REFERRED = (
-    "certify --results made$$ && python -m scaling report made$$/*-certify --format reference -o like.toml && "
-    "mpirun -np 16 python -m scaling certify --reference like.toml"
-)
-SIGNED = (
-    "mpirun -np 16 python -m scaling certify --sign certifier --archive signed.tgz && "
-    "python -m scaling report signed.tgz --signed-by allowed"
-)
-KEYS = (
-    """ssh-keygen -q -t ed25519 -f certifier -N ''; echo "certifier@example.org $(cat certifier.pub)" > allowed"""
-)
 SUBSTITUTES = {
-    "python -m scaling report FILE.tgz --signed-by allowed": SIGNED,
-    "certify --reference reference.toml": REFERRED,
-    "certify --reference h200": REFERRED,
+    "report FILE.tgz --signed-by allowed": "report signed.tgz --signed-by allowed",
+    "certify --reference reference.toml": "certify --reference like.toml",
+    "certify --reference h200": "certify --reference like.toml",
     "--for 2h": "--for 1s",
     "predict RUN": "predict MEASURED",
     "--check FILE": "--check check.json",
@@ -55,6 +43,12 @@ devices = 4
 per_hour = { on_demand = 12.24 }
 network = "tcp:10"
 """
+KEYS = (
+    """ssh-keygen -q -t ed25519 -f certifier -N ''; echo "certifier@example.org $(cat certifier.pub)" > allowed"""
+)
+# A reference of the stand-in cluster, and a signed archive, made before they are used.
+CERTIFIED = "mpirun -np 16 python -m scaling certify --results certified"
+REFERENCE = "python -m scaling report certified/*-certify --format reference -o like.toml"
 # Labs and launch/ run in tests/system, ranks by hand in test_zmq.py, scripts in tests/frameworks/script.
 ELSEWHERE = re.compile(
     r"--rank R| -- train\.py|scaling lab|scaling\.tools\.lab|\./launch/(?:install|local|test)\b"
@@ -103,8 +97,10 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "results-main").mkdir()
     for number in range(5):
         compared_runs.on_disk(folder / "results-main" / f"run{number}", without_noise())
+    signs = bool(shutil.which("ssh-keygen"))
     for line in (
-        *([KEYS] if shutil.which("ssh-keygen") else []),
+        *([KEYS] if signs else []),
+        f"{CERTIFIED}{' --sign certifier --archive signed.tgz' if signs else ''}; {REFERENCE}",
         "mpirun -np 16 python -m scaling.run && mv results/* RUN",
         "mpirun -np 16 python -m scaling check --json > check.json",
     ):

@@ -16,7 +16,7 @@ from scaling.records.point import EXCHANGING
 from scaling.records.task import Command, Task
 from scaling.worker.loop import Worker, trace_path
 from scaling.worker.run_task import event_of
-from scaling.worker.training import data_samples, learner_of, training_samples
+from scaling.worker.training import Learner, samples
 
 
 class Clock:
@@ -71,15 +71,16 @@ class InlineChild(Child):
             self._clock,
             times_steps=task.times_steps,
             trace=trace_path(task.log),
-            learner=learner_of(trainer, task, self._events.append, self._clock),
+            learner=Learner(trainer, task, self._events.append, self._clock) if task.point.regime else None,
         )
 
     def _ready(self) -> Ready:
+        training_samples, data_samples = samples(self.task)
         crossing = frameworks.load(self.task.point.strategy).bytes_per_step(self.task, 4000)
         return Ready(
             import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake",
             crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
-            training_samples=training_samples(self.task), data_samples=data_samples(self.task),
+            training_samples=training_samples, data_samples=data_samples,
         )  # fmt: skip
 
     def _fail(self, error: Exception) -> None:

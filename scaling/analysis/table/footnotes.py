@@ -18,7 +18,7 @@ from scaling.analysis.statistics.contrasts import tested
 from scaling.analysis.statistics.intervals import Drift, Estimate, Lasting, Layout, differences, interval, variance
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
-from scaling.quiet.notes import notes
+from scaling.quiet.notes import joined
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
 from scaling.records.run import PointRecord, WarningKind
@@ -282,7 +282,7 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from emulation_notes(cell)
     yield from cell.feed_notes
     yield from cell.kernel_notes
-    yield from notes(cell)
+    yield from cell.load.notes()
     yield from _warnings(cell)
 
 
@@ -402,11 +402,11 @@ def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
     yield from cell.kernel_notes
     beside = controls.together(cell.point) if controls else None
     yield from (f"its together control: {note}" for note in (beside.kernel_notes if beside else ()))
-    yield from notes(cell)
-    behind = [one for one in controls.cells_behind(cell.point) if any(notes(one))] if controls else []
+    yield from cell.load.notes()
+    behind = [one for one in controls.cells_behind(cell.point) if one.load.kind] if controls else []
     kinds = list(dict.fromkeys(one.point.kind for one in behind))
     whose = f"its {' and '.join(kinds)} {plural(len(kinds), 'control')}"
-    yield from (f"{whose}: {note}" for note in notes(*behind))
+    yield from (f"{whose}: {note}" for note in joined(one.load for one in behind).notes())
 
 
 def _no_baseline(point: Point, controls: Controls, count: int, measured: int) -> Iterator[str]:

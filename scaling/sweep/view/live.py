@@ -7,7 +7,8 @@ live view is made, so that other ranks do not pay for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 from scaling.analysis.statistics.intervals import Estimate
@@ -16,7 +17,6 @@ from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import Ahead, ChildState, PointState
 from scaling.sweep.view.plain import (
-    NoView,
     PlainView,
     Stream,
     View,
@@ -34,7 +34,6 @@ from scaling.transport import terminal
 from scaling.transport.terminal import ViewKind
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.text import Text
 
 
@@ -61,12 +60,6 @@ class Gauge(NamedTuple):
     state: str
 
 
-def worst_gauge(gauges: list[Gauge], count: int) -> tuple[list[Gauge], int]:
-    """Return the `count` slowest gauges, in their order, and the number of the others."""
-    slowest = sorted(range(len(gauges)), key=lambda index: _advance(gauges[index]))
-    return [gauges[index] for index in sorted(slowest[:count])], len(gauges) - count
-
-
 def _advance(gauge: Gauge) -> tuple[int, int]:
     return STATES.index(gauge.state), gauge.done
 
@@ -86,11 +79,10 @@ def node_gauges(state: PointState) -> list[Gauge]:
     by_host: dict[str, list[ChildState]] = {}
     for host, rank in zip(state.ranks[0].task.hosts, state.ranks, strict=True):
         by_host.setdefault(host, []).append(rank)
-    slowest = []
-    for host, local in by_host.items():
-        name = f"{_short(host)} x{len(local)}"
-        slowest.append(min((_gauge(name, "", rank, state) for rank in local), key=_advance))
-    return slowest
+    return [
+        min((_gauge(f"{_short(host)} x{len(local)}", "", rank, state) for rank in local), key=_advance)
+        for host, local in by_host.items()
+    ]
 
 
 def _short(host: str) -> str:
@@ -220,11 +212,8 @@ def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:
 def _notes(notes: Sequence[Note], width: int, glyphs: Glyphs) -> list[Line]:
     if not notes:
         return []
-    styles = {True: "red", False: "yellow"}
-    lines: list[Line] = [
-        [(_clip(f"! {note.text}", width, glyphs), styles[note.is_failure])] for note in notes[-NOTES:]
-    ]
-    return [[], *lines]
+    shown = ((_clip(f"! {one.text}", width, glyphs), "red" if one.is_failure else "yellow") for one in notes)
+    return [[], *([one] for one in shown)]
 
 
 # ---------------------------------------------------------------- the running point
@@ -250,13 +239,16 @@ def _bars(state: PointState, width: int, room: int, glyphs: Glyphs) -> list[Line
         gauges = node_gauges(state)
     columns = min(-(-len(gauges) // max(min(RANK_LINES, room), 1)), _most(gauges, width))
     cell = (width + CELL_GAP) // columns - CELL_GAP
-    shown, hidden = (
-        (gauges, 0) if len(gauges) <= columns * room else worst_gauge(gauges, columns * max(room - 1, 1))
-    )
-    names = _names(shown, cell)
-    lines = -(-len(shown) // columns)
-    painted = [_cell(gauge, name, cell, glyphs) for gauge, name in zip(shown, names, strict=True)]
-    bars = [_joined(painted[line::lines]) for line in range(lines)]
+    shown = gauges
+    if len(gauges) > columns * room:  # the slowest, in their order
+        slowest = sorted(range(len(gauges)), key=lambda index: _advance(gauges[index]))
+        shown = [gauges[index] for index in sorted(slowest[: columns * max(room - 1, 1)])]
+    lines, hidden = -(-len(shown) // columns), len(gauges) - len(shown)
+    painted = [
+        [(" " * CELL_GAP, ""), *_cell(gauge, name, cell, glyphs)]
+        for gauge, name in zip(shown, _names(shown, cell), strict=True)
+    ]
+    bars = [list(chain.from_iterable(painted[line::lines]))[1:] for line in range(lines)]
     return [*bars, [(f"{glyphs.more} and {hidden} more nodes, none behind these", "dim")]] if hidden else bars
 
 
@@ -289,13 +281,6 @@ def _cell(gauge: Gauge, name: str, width: int, glyphs: Glyphs) -> Line:
         (value, "" if is_running else style),
         (state, style),
     ]
-
-
-def _joined(cells: Iterable[Line]) -> Line:
-    line: Line = []
-    for cell in cells:
-        line += [(" " * CELL_GAP, ""), *cell] if line else cell
-    return line
 
 
 # ---------------------------------------------------------------- the table
@@ -356,45 +341,34 @@ def _estimates(estimates: Sequence[Estimate | None], scale: float, unit: str, gl
 REFRESH_S = 1.0
 
 
-def make(
-    kind: ViewKind,
-    stream: TextIO,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-) -> View:
+def make(kind: ViewKind, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> View:
     """Return the view of this kind on `stream`, which is stdout if the kind is `auto`. The view is plain if the
     terminal cannot move its cursor (TERM=dumb)."""
     if kind == "none":
-        return NoView(stream, clock)
+        return View()
     if kind == "plain" or terminal.is_dumb():
         return PlainView(stream, clock)
     shown_on = terminal.find()
     return PlainView(stream, clock) if kind == "auto" and shown_on is None else LiveView(stream, clock, shown_on)
 
 
-class LiveView:
+class LiveView(View):
     """A view that draws the newest state over the last one, at most once a second. `shown_on` is the file
     descriptor of the terminal; None if unknown."""
 
     def __init__(
-        self,
-        stream: TextIO,
-        clock: Callable[[], float] = time.monotonic,
-        shown_on: int | None = None,
+        self, stream: TextIO, clock: Callable[[], float] = time.monotonic, shown_on: int | None = None
     ) -> None:
+        from rich.console import Console
         from rich.live import Live
 
-        self._clock = clock
-        self._shown_on = shown_on
-        self._stream = Stream(stream)
-        self._console = _console(self._stream)
+        self._clock, self._shown_on, self._stream = clock, shown_on, Stream(stream)
+        self._console = Console(
+            file=cast(TextIO, self._stream), force_terminal=True, force_interactive=True, legacy_windows=False,
+            markup=False,
+        )  # fmt: skip
         self._glyphs = Glyphs() if self._console.encoding.startswith("utf") else ASCII
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self._opened_s = self._due_s = clock()
         self._scene = Scene()
 
@@ -458,7 +432,11 @@ class LiveView:
         self._console.size = (columns, rows)
         # One line and one column stay free, or the terminal would scroll or wrap. The frame ends its last line:
         # mpirun (Open MPI 5) forwards whole lines only.
-        lines = frame(self._timed(), width=columns - 1, height=rows - 1, glyphs=self._glyphs)
+        now_s, running = self._clock(), self._scene.running
+        scene = self._scene._replace(
+            elapsed_s=now_s - self._opened_s, running_s=now_s - running.started_s if running else 0.0
+        )
+        lines = frame(scene, width=columns - 1, height=rows - 1, glyphs=self._glyphs)
         text = Text(no_wrap=True, overflow="crop", end="")
         for line in lines:
             for words, style in line:
@@ -466,21 +444,3 @@ class LiveView:
             text.append("\n")
         text.append("\n")
         return text
-
-    def _timed(self) -> Scene:
-        now_s, running = self._clock(), self._scene.running
-        return self._scene._replace(
-            elapsed_s=now_s - self._opened_s, running_s=now_s - running.started_s if running else 0.0
-        )
-
-
-def _console(stream: Stream) -> Console:
-    from rich.console import Console
-
-    return Console(
-        file=cast(TextIO, stream),
-        force_terminal=True,
-        force_interactive=True,
-        legacy_windows=False,
-        markup=False,
-    )

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from scaling.analysis.measured.step_time import step_time
 from scaling.analysis.statistics.intervals import Estimate
@@ -24,8 +24,8 @@ from scaling.workloads import models
 # ---------------------------------------------------------------- the interface of a view
 
 
-class View(Protocol):
-    """The receiver of all events of a sweep, in order."""
+class View:
+    """The receiver of all events of a sweep, in order. This one shows nothing."""
 
     def opened(self, header: Header, total: int) -> None:
         """Begin; `total` points are planned. Called once."""
@@ -199,19 +199,15 @@ def headline(header: Header) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _samples(model: str | None) -> str:
-    """The unit of a batch: tokens come in sequences."""
-    unit = models.CATALOGUE[model].unit if model in models.CATALOGUE else "samples"
-    return "sequences" if unit == "tokens" else unit
-
-
 def introduction(header: Header, total: int) -> Iterator[str]:
     """Yield the first lines of a log: what runs, on what and why, how much of it."""
     config = header.config
     batch, whole = config.get("batch_size"), config.get("global_batch_size")
     batch = batch or ", ".join(map(str, config.get("batch_sizes") or ()))
     per = "node" if config.get("batch_rule") == "node" else "device"
-    what = _samples(config.get("model"))
+    model = config.get("model")
+    unit = models.CATALOGUE[model].unit if model in models.CATALOGUE else "samples"
+    what = "sequences" if unit == "tokens" else unit
     rule = f"{whole} {what} over all devices" if whole else f"{batch} {what} per {per}" if batch else ""
     rule = "found while it runs" if config.get("script") else rule
     sizes = ", ".join(map(str, config.get("world_sizes") or ()))
@@ -262,7 +258,7 @@ class Stream:
             self._stream.flush()
 
 
-class PlainView:
+class PlainView(View):
     """A view of lines for a file or a pipe. After 5 s without output a line has the progress and the time left.
     Points that end within 2 s share a line. Failures are printed at once."""
 
@@ -272,9 +268,7 @@ class PlainView:
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._stream = Stream(stream)
-        self._clock = clock
-        self._unix_clock = unix_clock
+        self._stream, self._clock, self._unix_clock = Stream(stream), clock, unix_clock
         self._printed_s = clock()
         self._done = self._total = 0
         self._ahead = Ahead(0.0, None)
@@ -336,10 +330,3 @@ class PlainView:
         stamp = time.strftime("%H:%M:%S", time.localtime(self._unix_clock()))
         self._stream.write(f"{stamp} {line}\n")
         self._stream.flush()
-
-
-class NoView(PlainView):
-    """A view that prints nothing."""
-
-    def _print(self, line: str) -> None:
-        pass

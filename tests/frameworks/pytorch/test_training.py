@@ -21,7 +21,7 @@ from scaling.records.events import Evaluated, Event
 from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train
 from scaling.worker.loop import Worker
-from scaling.worker.training import learner_of
+from scaling.worker.training import Learner
 from scaling.workloads import models
 from tests.support.points import TASK, changed
 
@@ -41,10 +41,8 @@ def task(regime: Regime = REGIME, **fields: Any) -> Task:
 
 def top1(of: Task, epochs: int) -> list[float]:
     trainer, said = Training(of), list[Event]()
-    worker = Worker(
-        trainer, lambda event, hold=False: said.append(event), lambda: True,
-        learner=learner_of(trainer, of, said.append),
-    )  # fmt: skip
+    learner = Learner(trainer, of, said.append)
+    worker = Worker(trainer, lambda event, hold=False: said.append(event), lambda: True, learner=learner)
     for number in range(epochs):
         worker.obey(Train(number=number, steps=23))
         worker.obey(Evaluate(number=number))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from io import StringIO
 from itertools import count, repeat
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from scaling.records.host import Gpu
 from scaling.records.run import PointRecord
 from scaling.sweep import turns as quiet
 from scaling.sweep.state import Phase, PointState
-from scaling.sweep.view.plain import NoView
+from scaling.sweep.view.plain import View
 from tests.support.inline import Launch, Run, host
 from tests.support.turns import BLOCKS, ONE_CELL, STEADY_S, disturbed, indices, measured, quiet_probes, slow, sweep
 
@@ -129,9 +128,8 @@ def test_the_first_canaries_of_a_core_are_judged_by_none(tmp_path: Path, canarie
 BURNS_S = 10.0
 
 
-class Phases(NoView):
+class Phases(View):
     def __init__(self) -> None:
-        super().__init__(StringIO())
         self.seen: set[Phase] = set()
 
     def progress(self, state: PointState) -> None:

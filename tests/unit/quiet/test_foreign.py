@@ -57,51 +57,37 @@ def test_processes_of_one_name_are_one(tmp_path: Path) -> None:
     assert found.cores == pytest.approx(1.6)
 
 
-def used(before: Census, now: Census) -> dict[str, float]:
-    return {one.name: round(one.run_s, 6) for one in agent.busiest(before, now, LAUNCHER)}
+Used = dict[int, float]
 
 
-def test_a_new_process_has_used_all_its_time_since(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {IDLE: 0.0})
-    assert used(before, seen(tmp_path, 1.0, {IDLE: 0.0, BURNER: 0.8})) == {"a (b) c": 0.8}
-
-
-def test_a_process_that_ended_unreaped_is_unknown(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {IDLE: 0.0, BURNER: 5.0})
-    assert used(before, seen(tmp_path, 1.0, {IDLE: 0.0})) == {}
-
-
-def test_children_that_came_and_went_are_their_parents(tmp_path: Path) -> None:
-    """Compilers that live for less than a second are named after `make`."""
-    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {MAKE: 50.0})
-    now = seen(tmp_path, 1.0, {SHELL: 1.0, MAKE: 1.1, IDLE: 0.0}, {MAKE: 50.7})
-    assert used(before, now) == {"make": 0.8}
-
-
-def test_what_children_had_used_before_does_not_count(tmp_path: Path) -> None:
-    """A driver and the compiler that it had begun have ended: make was given all that they have used."""
-    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3.0}, {MAKE: 50.0, DRIVER: 4.0})
-    ended = {SHELL: 1.0, MAKE: 1.0}
-    assert used(before, seen(tmp_path, 1.0, ended, {MAKE: 50.0 + 7.2 + 0.6})) == {"make": 0.6}
-
-
-def test_children_that_are_still_there_are_their_own(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {MAKE: 1.0, DRIVER: 0.2, SECOND: 0.4}, {DRIVER: 1.0})
-    now = seen(tmp_path, 1.0, {MAKE: 1.0, DRIVER: 0.2, SECOND: 0.8}, {DRIVER: 1.2})
-    assert used(before, now) == {"gcc": 0.6}
-
-
-def test_time_of_adopted_children_is_not_counted(tmp_path: Path) -> None:
-    """A driver ended before the compiler, which an ancestor waits for; it had computed for an hour."""
-    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3600.0, IDLE: 0.0})
-    now = seen(tmp_path, 1.0, {SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {SHELL: 3600.0, MAKE: 0.2})
-    assert used(before, now) == {}
-
-
-def test_children_of_the_launch_are_its_own(tmp_path: Path) -> None:
-    before = seen(tmp_path, 0.0, {LAUNCHER: 1.0, RANK: 1.0, IDLE: 0.0})
-    now = seen(tmp_path, 1.0, {LAUNCHER: 1.0, RANK: 1.0, IDLE: 0.0}, {LAUNCHER: 9.0, RANK: 9.0})
-    assert used(before, now) == {}
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        # a new process; one that ended unreaped
+        (({IDLE: 0.0}, NOBODY), ({IDLE: 0.0, BURNER: 0.8}, NOBODY), {"a (b) c": 0.8}),
+        (({IDLE: 0.0, BURNER: 5.0}, NOBODY), ({IDLE: 0.0}, NOBODY), {}),
+        # compilers that live for less than a second are named after make
+        (({SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {MAKE: 50.0}),
+         ({SHELL: 1.0, MAKE: 1.1, IDLE: 0.0}, {MAKE: 50.7}), {"make": 0.8}),
+        # a driver and the compiler that it had begun have ended: make was given all that they have used
+        (({SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3.0}, {MAKE: 50.0, DRIVER: 4.0}),
+         ({SHELL: 1.0, MAKE: 1.0}, {MAKE: 50.0 + 7.2 + 0.6}), {"make": 0.6}),
+        # children that are still there
+        (({MAKE: 1.0, DRIVER: 0.2, SECOND: 0.4}, {DRIVER: 1.0}),
+         ({MAKE: 1.0, DRIVER: 0.2, SECOND: 0.8}, {DRIVER: 1.2}), {"gcc": 0.6}),
+        # a driver ended before the compiler, which an ancestor waits for; it had computed for an hour
+        (({SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3600.0, IDLE: 0.0}, NOBODY),
+         ({SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {SHELL: 3600.0, MAKE: 0.2}), {}),
+        # children of the launch
+        (({LAUNCHER: 1.0, RANK: 1.0}, NOBODY), ({LAUNCHER: 1.0, RANK: 1.0}, {LAUNCHER: 9.0, RANK: 9.0}), {}),
+    ],
+)  # fmt: skip
+def test_the_time_of_processes_that_begin_and_end(
+    tmp_path: Path, before: tuple[Used, Used], now: tuple[Used, Used], found: dict[str, float]
+) -> None:
+    """What each had used, and the children that it had waited for."""
+    busiest = agent.busiest(seen(tmp_path, 0.0, *before), seen(tmp_path, 1.0, *now), LAUNCHER)
+    assert {one.name: round(one.run_s, 6) for one in busiest} == found
 
 
 @pytest.mark.parametrize(

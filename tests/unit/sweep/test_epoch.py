@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from io import StringIO
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from scaling.records.run import PointRecord
 from scaling.records.task import Finish, Rest
 from scaling.records.task import Run as RunCommand
 from scaling.sweep.state import Ahead
-from scaling.sweep.view.plain import NoView
+from scaling.sweep.view.plain import View
 from tests.support.inline import ALONE, Launch, host
 from tests.support.points import POINT, changed
 from tests.support.turns import BLOCKS, CELLS, SIDE_BY_SIDE, STEADY_S, blocks, cell, indices, measured, sweep
@@ -253,11 +252,10 @@ def test_records_name_their_gpus_and_say_that_hosts_share_one(tmp_path: Path) ->
     assert told == {1: (("GPU-a",), False), 2: (("GPU-a", "GPU-a"), True)}
 
 
-class Told(NoView):
+class Told(View):
     """Notes what is ahead, and which of it was told before the first point ended."""
 
     def __init__(self) -> None:
-        super().__init__(StringIO())
         self.ahead: list[Ahead] = []
         self.before_the_first = 0
 

@@ -19,6 +19,7 @@ from scaling.records.run import PointRecord
 from scaling.records.task import Finish
 from scaling.records.task import Run as RunCommand
 from scaling.sweep.state import PointState
+from scaling.sweep.view.plain import View
 from tests.support.check_facts import nic
 from tests.support.inline import Launch, PaperAgent, Run, host
 from tests.support.turns import BLOCK, BLOCKS, CELLS, LATER, LATER_TURNS, WARM, blocks, cell, indices, sweep
@@ -147,13 +148,10 @@ def test_ports_that_cannot_be_bound_cost_one_cell(tmp_path: Path, monkeypatch: p
     assert len(found.records) == 3
 
 
-class Beginning:
+class Beginning(View):
     def __init__(self, act: Callable[[int], None]) -> None:
         self._act = act
         self.count = 0
-
-    def __getattr__(self, _name: str) -> object:
-        return lambda *_args: None
 
     def began(self, state: PointState, number: int) -> None:
         self.count += 1

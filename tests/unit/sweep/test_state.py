@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 from signal import SIGABRT, SIGBUS, SIGKILL, SIGRTMIN, SIGSEGV, SIGTERM
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -29,9 +29,7 @@ from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
 from scaling.sweep.ended import Ending, Evidence, how_it_ended
 from scaling.sweep.outcome import cause_of, record_of
-from scaling.sweep.state import Ahead, PointState, Work, ahead, commanded, failing, fold, part
-from scaling.sweep.state import ChildState as HelperState
-from scaling.sweep.state import ChildState as RankState
+from scaling.sweep.state import Ahead, ChildState, PointState, ahead, commanded, failing, fold, part
 from tests.support.points import POINT, TASK
 from tests.support.scripted_points import CRASH, measuring, point, ready, starting, warming
 from tests.support.supervised import ended_by_agent
@@ -42,17 +40,20 @@ READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, devic
 RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)
 GONE = Error(cause="error", message="RuntimeError: the ring broke", may_follow=True)
 EXITED = Exit(code=1, log_tail="Traceback")
-ABORTED = Exit(code=-signal.SIGABRT)
-KILLED = Exit(code=-signal.SIGKILL, log_tail="the tail")
+ABORTED, KILLED, CANCELLED = Exit(code=-SIGABRT), Exit(code=-SIGKILL), ended_by_agent("cancelled", "because")
 
 
 def start() -> PointState:
     hosts = ("node1", "node2")
     tasks = [replace(TASK, rank=rank, hosts=hosts, log=f"log.{rank}") for rank in range(2)]
     return PointState(
-        point=replace(POINT, world_size=2), ranks=tuple(RankState(task=task) for task in tasks), expected=1,
+        point=replace(POINT, world_size=2), ranks=tuple(ChildState(task=task) for task in tasks), expected=1,
         started_s=10.0, started_unix_s=1e9,
     )  # fmt: skip
+
+
+def with_helper(state: PointState, role: str = "server") -> PointState:
+    return replace(state, helpers=(ChildState(task=replace(state.ranks[0].task, role=role)),))
 
 
 def folded(state: PointState, *said: tuple[int, Event], role: str = "worker") -> PointState:
@@ -104,32 +105,6 @@ def test_the_first_failure_is_the_cause_and_brings_its_log() -> None:
     assert [getattr(rank.outcome, "cause", None) for rank in found.ranks] == ["cancelled", "oom"]
 
 
-@pytest.mark.parametrize("survivor_first", [True, False])
-def test_a_dead_peer_is_the_cause_whoever_tells_first(*, survivor_first: bool) -> None:
-    dead: tuple[int, Event] = (1, Ended(exit=KILLED))
-    tells: tuple[int, Event] = (0, GONE)
-    state = folded(start(), *([tells, dead] if survivor_first else [dead, tells]))
-    state = folded(state, (0, Ended(exit=EXITED)))
-    outcome = record_of(state, ended_s=11.0).outcome
-    assert isinstance(outcome, Failed)
-    assert (outcome.cause, outcome.rank, outcome.host) == ("crash(SIGKILL)", 1, "node2")
-
-
-def test_an_error_of_its_own_stays_the_cause_when_a_peer_dies_of_it() -> None:
-    own = Error(cause="error", message="ValueError: the socket's shape does not fit the peer's connection")
-    state = folded(start(), (0, own), (1, Ended(exit=ABORTED)))
-    state = folded(state, (0, Ended(exit=EXITED)))
-    outcome = record_of(state, ended_s=11.0).outcome
-    assert isinstance(outcome, Failed)
-    assert outcome.message == own.message
-
-
-def test_exit_0_without_a_result_is_a_failure() -> None:
-    state = folded(measured(), (0, Ended()))
-    assert state.failure is not None
-    assert state.failure.cause == "no-result"
-
-
 def test_other_digests_void_a_synchronous_point_only() -> None:
     other = replace(RESULT, digest="e")
     state = folded(measured(), (0, RESULT), (1, other), (0, Ended()), (1, Ended()))
@@ -137,10 +112,6 @@ def test_other_digests_void_a_synchronous_point_only() -> None:
     assert isinstance(outcome, Failed)
     assert outcome.cause == "digest"
     assert record_of(replace(state, synchronous=False), ended_s=11.0).outcome == Finished()
-
-
-def with_helper(state: PointState, role: str = "server") -> PointState:
-    return replace(state, helpers=(HelperState(task=replace(state.ranks[0].task, role=role)),))
 
 
 def test_a_helper_announces_and_its_death_is_the_points() -> None:
@@ -166,20 +137,6 @@ def test_a_point_is_ready_once_its_helpers_can_be_reached_too() -> None:
     state = folded(state, (0, READY), (1, READY))
     assert not state.all_ready
     assert folded(state, (0, Announce(values={})), role="server").all_ready
-
-
-def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
-    """Some frameworks raise, some abort; rank 0 may hear of that before it hears of the server's end."""
-    aborted = Ended(exit=ABORTED)
-    for said in (GONE, aborted):
-        state = folded(with_helper(start()), (0, READY), (1, READY), (0, said))
-        state = folded(state, (0, Ended(exit=KILLED)), role="server")
-        outcome = record_of(state, ended_s=11.0).outcome
-        assert isinstance(outcome, Failed)
-        assert (outcome.cause, outcome.message) == ("crash(SIGKILL)", "helper server: ended by SIGKILL")
-    alone = record_of(folded(start(), (1, aborted)), ended_s=11.0).outcome
-    assert isinstance(alone, Failed)
-    assert (alone.cause, alone.rank) == ("crash(SIGABRT)", 1)
 
 
 def test_a_server_that_was_ended_with_its_point_ended_well() -> None:
@@ -275,51 +232,43 @@ def test_what_an_ended_rank_still_says_changes_nothing() -> None:
 ROLES = ("worker", "worker", "server")
 
 
-def ended(seen: Exit) -> Ended:
-    return Ended(exit=replace(seen, log_tail="tail"))
-
-
-def raised(cause: str = "error", *, follows: bool = False) -> tuple[Event, ...]:
-    return Error(cause=cause, message=f"raised: {cause}", may_follow=follows), ended(Exit(code=1))
-
-
-OUTCOME_KILLED, OUTCOME_ABORTED, SEGFAULT = (ended(Exit(code=-number)) for number in (SIGKILL, SIGABRT, SIGSEGV))
-OUT_OF_MEMORY = ended(Exit(code=-SIGKILL, oom_kills=1))
-CANCELLED, INTERRUPTED, HANGS = (ended(ended_by_agent(cause)) for cause in ("cancelled", "interrupted", "hang"))
 Story = tuple[Event, ...]
+
+
+def ended(seen: Exit) -> Story:
+    return (Ended(exit=replace(seen, log_tail="tail")),)
+
+
+def raised(cause: str = "error", *, follows: bool = False) -> Story:
+    return Error(cause=cause, message=f"raised: {cause}", may_follow=follows), *ended(Exit(code=1))
+
+
+KILL, ABORT, SEGFAULT = (ended(Exit(code=-number)) for number in (SIGKILL, SIGABRT, SIGSEGV))
+CANCEL, INTERRUPTED, HANGS = (ended(ended_by_agent(cause)) for cause in ("cancelled", "interrupted", "hang"))
 # What the children say, the cause, and the child at fault: rank 0, rank 1, a server of rank 0's.
 STORIES: list[tuple[Sequence[Story], str, int]] = [
-    ([raised(), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
-    ([raised(follows=True), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
-    ([raised("nccl"), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
-    ([raised("oom"), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
-    ([(SEGFAULT,), (OUTCOME_KILLED,)], "crash(SIGKILL)", 1),
-    ([raised(), (OUT_OF_MEMORY,)], "oom", 1),
-    ([raised(), (SEGFAULT,)], "crash(SIGSEGV)", 1),
-    ([(OUTCOME_ABORTED,), (SEGFAULT,)], "crash(SIGSEGV)", 1),
-    ([raised("nan-loss"), (OUTCOME_ABORTED,)], "nan-loss", 0),
+    ([raised(), KILL], "crash(SIGKILL)", 1),
+    ([raised(follows=True), KILL], "crash(SIGKILL)", 1),
+    ([raised("nccl"), KILL], "crash(SIGKILL)", 1),
+    ([raised("oom"), KILL], "crash(SIGKILL)", 1),
+    ([SEGFAULT, KILL], "crash(SIGKILL)", 1),
+    ([raised(), ended(Exit(code=-SIGKILL, oom_kills=1))], "oom", 1),
+    ([raised(), SEGFAULT], "crash(SIGSEGV)", 1),
+    ([ABORT, SEGFAULT], "crash(SIGSEGV)", 1),
+    ([raised("nan-loss"), ABORT], "nan-loss", 0),
     ([raised("nan-loss"), raised()], "nan-loss", 0),
-    ([raised(), (OUTCOME_ABORTED,)], "error", 0),
+    ([raised(), ABORT], "error", 0),
     ([raised(), raised(follows=True)], "error", 0),
-    ([raised(follows=True), (OUTCOME_ABORTED,)], "crash(SIGABRT)", 1),
-    ([raised(follows=True), (ended(Exit(code=3)),)], "exit(3)", 1),
-    ([raised(follows=True), (HANGS,)], "hang", 1),
-    ([raised(follows=True), (CANCELLED,)], "error", 0),
-    ([(INTERRUPTED,), raised(follows=True)], "error", 1),
-    ([raised(), (OUTCOME_ABORTED,), (OUTCOME_KILLED,)], "crash(SIGKILL)", 2),
-    ([(CANCELLED,), (OUTCOME_ABORTED,), (OUTCOME_KILLED,)], "crash(SIGKILL)", 2),
+    ([raised(follows=True), ABORT], "crash(SIGABRT)", 1),
+    ([raised(follows=True), ended(Exit(code=3))], "exit(3)", 1),
+    ([raised(follows=True), HANGS], "hang", 1),
+    ([raised(follows=True), CANCEL], "error", 0),
+    ([INTERRUPTED, raised(follows=True)], "error", 1),
+    ([raised(), ABORT, KILL], "crash(SIGKILL)", 2),
+    ([CANCEL, ABORT, KILL], "crash(SIGKILL)", 2),
+    ([raised(follows=True), (), KILL], "crash(SIGKILL)", 2),
+    ([(), ABORT], "crash(SIGABRT)", 1),
 ]
-
-
-def outcome_start(children: int) -> PointState:
-    tasks = [
-        replace(TASK, rank=min(rank, 1), role=role, hosts=("node1", "node2")) for rank, role in enumerate(ROLES)
-    ]
-    return PointState(
-        point=replace(POINT, world_size=2), ranks=tuple(RankState(task=task) for task in tasks[:2]), expected=1,
-        helpers=tuple(HelperState(task=replace(task, rank=0)) for task in tasks[2:children]),
-        started_s=10.0, started_unix_s=1e9,
-    )  # fmt: skip
 
 
 def orders(stories: Sequence[Story]) -> Iterator[list[tuple[int, Event]]]:
@@ -333,9 +282,9 @@ def orders(stories: Sequence[Story]) -> Iterator[list[tuple[int, Event]]]:
 @pytest.mark.parametrize(("stories", "cause", "child"), STORIES)
 def test_the_order_of_arrival_does_not_matter(stories: Sequence[Story], cause: str, child: int) -> None:
     for said in orders(stories):
-        state = outcome_start(len(stories))
+        state = with_helper(start()) if len(stories) > 2 else start()
         for number, event in said:
-            state = fold(state, Report(attempt=1, rank=number % 2, role=ROLES[number], event=event))
+            state = folded(state, (number % 2, event), role=ROLES[number])
         found = cause_of(state)
         assert found is not None
         assert (found.cause, found.message.startswith("helper"), found.rank) == (cause, child == 2, child % 2)
@@ -344,22 +293,14 @@ def test_the_order_of_arrival_does_not_matter(stories: Sequence[Story], cause: s
 
 def test_the_first_of_equally_certain_failures_is_the_cause() -> None:
     for first, second in ((0, 1), (1, 0)):
-        state = outcome_start(2)
-        for rank in (first, second):
-            state = fold(state, Report(attempt=1, rank=rank, role="worker", event=OUTCOME_KILLED))
-        assert (found := cause_of(state)) is not None
-        assert found.rank == first
+        found = cause_of(folded(start(), (first, KILL[0]), (second, KILL[0])))
+        assert found is not None and found.rank == first
 
 
 # How a child ended, by everything that rank 0 knows of it.
 
 OOM = "killed (SIGKILL), probably by the kernel's out-of-memory killer: oom_kill in memory.events rose by 2"
 FULL = "; pids.max of the cgroup is 64"
-ENDED_KILLED, ENDED_ABORTED, ENDED_CANCELLED = (
-    Exit(code=-SIGKILL),
-    Exit(code=-SIGABRT),
-    ended_by_agent("cancelled", "because"),
-)
 LATE = replace(ended_by_agent("hang", "did not leave its exchange"), is_late=True)
 
 
@@ -373,26 +314,26 @@ def of(role: str = "worker", **known: object) -> Evidence:
     [
         (Exit(code=3), "exit(3)", "exited with code 3"),
         (Exit(code=1, limit=FULL), "exit(1)", f"exited with code 1{FULL}"),
-        (ENDED_ABORTED, "crash(SIGABRT)", "ended by SIGABRT"),
-        (replace(ENDED_ABORTED, limit=FULL), "crash(SIGABRT)", f"ended by SIGABRT{FULL}"),
+        (ABORTED, "crash(SIGABRT)", "ended by SIGABRT"),
+        (replace(ABORTED, limit=FULL), "crash(SIGABRT)", f"ended by SIGABRT{FULL}"),
         (Exit(code=-SIGBUS), "crash(SIGBUS)", "ended by SIGBUS, for example because /dev/shm is full"),
         (Exit(code=-(SIGRTMIN + 6)), f"crash(signal {SIGRTMIN + 6})", f"ended by signal {SIGRTMIN + 6}"),
-        (ENDED_KILLED, "crash(SIGKILL)", "ended by SIGKILL"),
-        (replace(ENDED_KILLED, oom_kills=2, oom_file="memory.events"), "oom", OOM),
-        (replace(ENDED_ABORTED, oom_kills=2, oom_file="memory.events"), "crash(SIGABRT)", "ended by SIGABRT"),
-        (ENDED_CANCELLED, "cancelled", "because"),
+        (KILLED, "crash(SIGKILL)", "ended by SIGKILL"),
+        (replace(KILLED, oom_kills=2, oom_file="memory.events"), "oom", OOM),
+        (replace(ABORTED, oom_kills=2, oom_file="memory.events"), "crash(SIGABRT)", "ended by SIGABRT"),
+        (CANCELLED, "cancelled", "because"),
         # Dying already, or out of memory, when its agent sent TERM.
-        (replace(ENDED_CANCELLED, code=-SIGKILL), "crash(SIGKILL)", "ended by SIGKILL"),
-        (replace(ENDED_CANCELLED, code=-SIGKILL, oom_kills=2, oom_file="memory.events"), "oom", OOM),
+        (replace(CANCELLED, code=-SIGKILL), "crash(SIGKILL)", "ended by SIGKILL"),
+        (replace(CANCELLED, code=-SIGKILL, oom_kills=2, oom_file="memory.events"), "oom", OOM),
         (
-            replace(ENDED_CANCELLED, code=-SIGKILL, oom_kills=2, signals=frozenset({SIGTERM, SIGKILL})),
+            replace(CANCELLED, code=-SIGKILL, oom_kills=2, signals=frozenset({SIGTERM, SIGKILL})),
             "cancelled",
             "because",
         ),
-        (replace(ENDED_CANCELLED, code=1), "exit(1)", "exited with code 1"),
+        (replace(CANCELLED, code=1), "exit(1)", "exited with code 1"),
         (Exit(is_started=False, reason=Failed(cause="error", message="cannot start")), "error", "cannot start"),
         (Exit(), "no-result", "exited 0 without a result"),
-        (replace(ENDED_CANCELLED, code=0), "no-result", "exited 0 without a result"),
+        (replace(CANCELLED, code=0), "no-result", "exited 0 without a result"),
         (None, "no-result", "never ended"),
     ],
 )
@@ -412,14 +353,12 @@ def test_a_worker_without_result_failed(seen: Exit | None, cause: str, message: 
     ],
 )  # fmt: skip
 def test_the_fatal_line_of_a_library_is_the_reason(line: str, reason: str) -> None:
-    ending = how_it_ended(
-        of(exit=replace(ENDED_ABORTED, log_tail=f"before\n{line}\nFatal Python error: Aborted\n"))
-    )
+    ending = how_it_ended(of(exit=replace(ABORTED, log_tail=f"before\n{line}\nFatal Python error: Aborted\n")))
     assert isinstance(ending.outcome, Failed)
     assert ending.outcome.message == f"ended by SIGABRT: {reason}"
 
 
-@pytest.mark.parametrize("seen", [Exit(code=1), ENDED_CANCELLED, ENDED_ABORTED, Exit(), None])
+@pytest.mark.parametrize("seen", [Exit(code=1), CANCELLED, ABORTED, Exit(), None])
 def test_a_workers_last_words_explain_its_end(seen: Exit | None) -> None:
     ending = how_it_ended(of(error=GONE, exit=seen))
     failed = Failed(cause="error", message=GONE.message, rank=1, host="node2", log="log.1", may_follow=True)
@@ -430,7 +369,7 @@ def test_a_workers_last_words_explain_its_end(seen: Exit | None) -> None:
     ("seen", "after_result"),
     [
         (Exit(), ""),
-        (ENDED_ABORTED, "ended by SIGABRT"),
+        (ABORTED, "ended by SIGABRT"),
         (LATE, "did not leave its exchange"),
         (replace(LATE, code=1), "exited with code 1"),
     ],
@@ -440,10 +379,10 @@ def test_what_a_worker_does_after_its_result_is_no_failure(seen: Exit, after_res
 
 
 def test_a_worker_that_is_cancelled_after_its_result_is_cancelled() -> None:
-    ending = how_it_ended(of(is_done=True, exit=ENDED_CANCELLED))
+    ending = how_it_ended(of(is_done=True, exit=CANCELLED))
     assert isinstance(ending.outcome, Failed)
     assert (ending.outcome.cause, ending.failure) == ("cancelled", ending.outcome)
-    assert how_it_ended(of(is_done=True, exit=replace(ENDED_CANCELLED, code=0))) == Ending(outcome=Finished())
+    assert how_it_ended(of(is_done=True, exit=replace(CANCELLED, code=0))) == Ending(outcome=Finished())
 
 
 def test_a_silent_agent_decides_alone() -> None:
@@ -453,7 +392,7 @@ def test_a_silent_agent_decides_alone() -> None:
 
 def test_a_helper_fails_its_point_in_its_name_and_its_record_says_what_its_agent_saw() -> None:
     for is_done in (False, True):
-        ending = how_it_ended(of("server", is_done=is_done, exit=replace(ENDED_KILLED, log_tail="tail")))
+        ending = how_it_ended(of("server", is_done=is_done, exit=replace(KILLED, log_tail="tail")))
         assert ending.outcome == Failed(
             cause="crash(SIGKILL)", message="ended by SIGKILL", log="log.1", log_tail="tail"
         )
@@ -481,42 +420,34 @@ def test_a_helpers_last_words_fail_its_point_while_it_still_runs() -> None:
 # ---------------------------------------------------------------- forecast
 
 
-NOTHING = Work(0, 10, measured=0, measured_s=0.0)
 BEGUN = starting(point(2))
 
 
-@pytest.mark.parametrize(("planned_s", "left_s"), [(3.0, 30.0), (60.0, 600.0), (0.0, None)])
-def test_at_first_the_plan_s_estimate_holds(planned_s: float, left_s: float | None) -> None:
-    assert ahead(NOTHING, planned_s=planned_s) == Ahead(0.0, left_s)
-
-
-def test_measured_times_outweigh_the_estimate() -> None:
-    """The estimate weighs 10 s or one point."""
-    few, many = Work(5, 1000, measured=5, measured_s=20.0), Work(500, 1000, measured=500, measured_s=2000.0)
-    assert ahead(few, planned_s=2.0).left_s == pytest.approx(995 * (20 + 10) / (5 + 5))
-    assert ahead(many, planned_s=2.0).left_s == pytest.approx(500 * 4.0, rel=0.01)
-    one = Work(1, 2, measured=1, measured_s=90.0)
-    assert ahead(one, planned_s=60.0).left_s == pytest.approx(75.0)
-
-
-def test_without_an_estimate_measured_times_tell() -> None:
-    assert ahead(Work(0.5, 2, measured=0.5, measured_s=10.0), planned_s=0.0) == Ahead(0.25, 30.0)
-
-
-def test_points_of_earlier_runs_count_and_took_no_time() -> None:
-    found = ahead(Work(5, 10, measured=0, measured_s=0.0), planned_s=3.0)
-    assert found == Ahead(0.5, 15.0)
-
-
-def test_the_soak_is_work_too() -> None:
-    work = Work(5, 10, measured=5, measured_s=15.0)
-    assert ahead(work, planned_s=3.0, soak_s=30.0) == Ahead(0.25, 45.0)
-    assert ahead(work, planned_s=3.0, soak_s=30.0, soaked_s=15.0) == Ahead(0.5, 30.0)
-    assert ahead(work, planned_s=3.0, soak_s=30.0, soaked_s=45.0) == Ahead(0.8, 15.0)
-
-
-def test_the_end() -> None:
-    assert ahead(Work(10, 10, measured=10, measured_s=15.0), planned_s=3.0) == Ahead(1.0, 0.0)
+@pytest.mark.parametrize(
+    ("points", "fields", "expected"),
+    [
+        # at first the plan's estimate holds, if there is one
+        ((0, 10, 0, 0.0), {"planned_s": 3.0}, Ahead(0.0, 30.0)),
+        ((0, 10, 0, 0.0), {"planned_s": 60.0}, Ahead(0.0, 600.0)),
+        ((0, 10, 0, 0.0), {"planned_s": 0.0}, Ahead(0.0, None)),
+        ((0.5, 2, 0.5, 10.0), {"planned_s": 0.0}, Ahead(0.25, 30.0)),
+        # measured times outweigh it: it weighs 10 s or one point
+        ((5, 1000, 5, 20.0), {"planned_s": 2.0}, Ahead(0.005, 995 * (20 + 10) / (5 + 5))),
+        ((500, 1000, 500, 2000.0), {"planned_s": 2.0}, Ahead(0.5, 500 * (2000 + 10) / (500 + 5))),
+        ((1, 2, 1, 90.0), {"planned_s": 60.0}, Ahead(0.5, 75.0)),
+        # points of earlier runs count and took no time
+        ((5, 10, 0, 0.0), {"planned_s": 3.0}, Ahead(0.5, 15.0)),
+        # the soak is work too
+        ((5, 10, 5, 15.0), {"planned_s": 3.0, "soak_s": 30.0}, Ahead(0.25, 45.0)),
+        ((5, 10, 5, 15.0), {"planned_s": 3.0, "soak_s": 30.0, "soaked_s": 15.0}, Ahead(0.5, 30.0)),
+        ((5, 10, 5, 15.0), {"planned_s": 3.0, "soak_s": 30.0, "soaked_s": 45.0}, Ahead(0.8, 15.0)),
+        ((10, 10, 10, 15.0), {"planned_s": 3.0}, Ahead(1.0, 0.0)),
+    ],
+)
+def test_how_far_a_sweep_is_and_how_long_it_takes(
+    points: tuple[float, int, float, float], fields: dict[str, Any], expected: Ahead
+) -> None:
+    assert ahead(*points, **fields) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -24,25 +24,22 @@ from scaling.records.run import PointRecord
 from scaling.sweep import sweep as sweeping
 from scaling.sweep.state import Ahead, PointState
 from scaling.sweep.sweep import BurnIn, Sweep
-from scaling.sweep.view.plain import introduction
+from scaling.sweep.view.plain import View, introduction
 from tests.support.inline import Launch, Run, enrol, host
 from tests.support.inline_child import Clock
 from tests.support.scripted_records import header
 
 
-class Recorder:
+class Recorder(View):
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.totals: list[int] = []
 
-    def opened(self, make_header: object, total: int) -> None:
+    def opened(self, header: object, total: int) -> None:
         self.seen.append(f"opened {total}")
 
     def began(self, state: PointState, number: int) -> None:
         self.seen.append(f"began {number} {state.point.kind} N={state.point.world_size}")
-
-    def advanced(self, ahead: Ahead) -> None:
-        pass
 
     def progress(self, state: PointState) -> None:
         phase = f"{state.phase} {state.point.kind} N={state.point.world_size}"
@@ -436,25 +433,21 @@ def test_a_failed_point_counts_also_in_a_round_that_is_not_kept(tmp_path: Path, 
 # ---------------------------------------------------------------- interruption
 
 
-class Interrupting:
+class Interrupting(View):
     """A view that interrupts the launch when a point of this round begins."""
 
     def __init__(self, launch: Launch, number: int) -> None:
         self._launch, self._number = launch, number
 
-    def __getattr__(self, _name: str) -> object:
-        return lambda *_args: None
-
-    def began(self, state: Any, _number: int) -> None:
+    def began(self, state: PointState, number: int) -> None:
         if state.point.round == self._number:
             self._launch.agents[0].interrupt(signal.SIGINT)
 
 
 def test_an_interrupted_burn_in_goes_on_for_the_time_that_is_left(tmp_path: Path) -> None:
     launch = Launch(1)
-    view: Any = Interrupting(launch, 4)
     with pytest.raises(Interrupted):
-        burn_in(tmp_path, launch, view=view, **{"for": "60s"})
+        burn_in(tmp_path, launch, view=Interrupting(launch, 4), **{"for": "60s"})
     (folder,) = tmp_path.iterdir()
     before = store.read(folder)
     spent_s = max(one.end_s for one in before.summaries)

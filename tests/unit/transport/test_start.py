@@ -12,6 +12,7 @@ import pytest
 from scaling.errors import UsageError
 from scaling.transport import start
 from scaling.transport.start import Secret, Start
+from tests.support.golden import check_golden
 
 SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "gpu[003-007,9]",
         "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2"}  # fmt: skip
@@ -22,131 +23,79 @@ PYTORCH_JOB = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT
 FLUX = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_JOB_ID": "f"}
 
 
-def found(environ: dict[str, str], *words: str) -> Start | None:
-    asked = start.asked(words)
-    return None if start.is_alone(asked, environ) else start.start(asked, environ)
-
-
 def test_the_flags_of_a_start_are_taken_from_the_command_line() -> None:
     asked = start.asked(["--rank", "1", "--model", "m", "--ranks=4", "--coordinator", "a:1", "--rounds", "2"])
     assert (asked.rank, asked.ranks, asked.coordinator) == (1, 4, "a:1")
     assert asked.rest == ("--model", "m", "--rounds", "2")
 
 
-@pytest.mark.parametrize(
-    ("environ", "words", "where"),
-    [
-        (SRUN, (), (3, 4, "gpu003:24234")),
-        (TORCHRUN, (), (1, 2, "n1:29511")),
-        ({**FLUX, "SCALING_COORDINATOR": "n1:9000"}, (), (1, 2, "n1:9000")),
-        ({}, ("--rank", "0", "--ranks", "2", "--coordinator", "n1:9000"), (0, 2, "n1:9000")),
-        (PMIX, ("--transport", "zmq"), (3, 4, "gpu003:24234")),
-        ({**SRUN, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "999"}, (), (3, 4, "gpu003:24234")),
-        ({**TORCHRUN, "PMI_RANK": "0", "PMI_SIZE": "2"}, (), (1, 2, "n1:29511")),
-        ({**TORCHRUN, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, (), (1, 2, "n1:29511")),
-        ({**TORCHRUN, "MASTER_PORT": "65530"}, (), (1, 2, "n1:65519")),
-        ({**TORCHRUN, "MASTER_ADDR": "fd00::1"}, (), (1, 2, "[fd00::1]:29511")),
-        (PYTORCH_JOB, (), (1, 2, "n1:23467")),
-        ({}, ("--rank", "0", "--ranks", "2", "--coordinator", "[::1]:9000"), (0, 2, "[::1]:9000")),
-        (
-            {"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"},
-            ("--ranks", "2"),
-            (1, 2, "j-0.s:9000"),
-        ),
-        ({"JOB_COMPLETION_INDEX": "0"}, ("--ranks=2", "--rank=1", "--coordinator=n1:9000"), (1, 2, "n1:9000")),
-    ],
-)
-def test_a_launcher_without_mpi_says_where_a_rank_is(
-    environ: dict[str, str], words: tuple[str, ...], where: tuple[int, int, str]
-) -> None:
-    told = found(environ, *words)
-    assert told is not None and (told.rank, told.ranks, told.coordinator) == where
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+POD = {"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"}
+BY_HAND, TWO = "--rank 0 --ranks 2", "--ranks 2"
+HERE = f"{BY_HAND} --coordinator n1:9000"
+# What a launcher has set, and the flags of a rank.
+STARTS: dict[str, tuple[dict[str, str], str]] = {
+    "srun": (SRUN, ""),
+    "torchrun": (TORCHRUN, ""),
+    "flux": ({**FLUX, "SCALING_COORDINATOR": "n1:9000"}, ""),
+    "flux without an address": (FLUX, ""),
+    "by hand": ({}, HERE),
+    "by hand, IPv6": ({}, f"{BY_HAND} --coordinator [::1]:9000"),
+    "srun with PMIx, over ZeroMQ": (PMIX, "--transport zmq"),
+    "srun, leftovers of MPICH": ({**SRUN, "PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "999"}, ""),
+    "torchrun, PMI of an outer launcher": ({**TORCHRUN, "PMI_RANK": "0", "PMI_SIZE": "2"}, ""),
+    "torchrun inside mpirun": ({**TORCHRUN, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, ""),
+    "torchrun, a high port": ({**TORCHRUN, "MASTER_PORT": "65530"}, ""),
+    "torchrun, IPv6": ({**TORCHRUN, "MASTER_ADDR": "fd00::1"}, ""),
+    "PyTorchJob": (PYTORCH_JOB, ""),
+    "a pod": (POD, TWO),
+    "a pod by hand": ({"JOB_COMPLETION_INDEX": "0"}, "--ranks=2 --rank=1 --coordinator=n1:9000"),
+    "a pod beyond the ranks": ({"JOB_COMPLETION_INDEX": "2"}, f"{TWO} --coordinator n1:9000"),
+    "a pod without a number": ({"JOB_COMPLETION_INDEX": "x"}, f"{TWO} --coordinator n1:9000"),
+    "a pod without ranks": (POD, ""),
+    "MPI asked for": ({}, "--transport mpi"),
+    "mpirun": (OPEN_MPI, ""),
+    "srun with PMIx": (PMIX, ""),
+    "srun, MPI asked for": (SRUN, "--transport mpi"),
+    "srun of one": ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ""),
+    "PMIx": ({"PMIX_RANK": "0"}, ""),
+    "no launcher": ({}, ""),
+    "a number of ranks": ({}, TWO),
+    "no launcher, ZeroMQ asked for": ({}, "--transport zmq"),
+    "a number of ranks and WORLD_SIZE": ({"WORLD_SIZE": "2"}, "--ranks 3"),
+    "WORLD_SIZE alone": ({"WORLD_SIZE": "2"}, ""),
+    "WORLD_SIZE and mpirun": ({"WORLD_SIZE": "2", "PMI_SIZE": "2", "PMI_RANK": "1"}, ""),
+    "the script of a job": ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, ""),
+    "a number of ranks under mpirun": (OPEN_MPI, TWO),
+    "a number of ranks under srun": (SRUN, TWO),
+    "a number of ranks under torchrun": ({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}, TWO),
+    "another transport": ({}, "--transport tcp"),
+    "no number": ({}, "--rank x --ranks 2"),
+    "a rank beyond the ranks": ({}, "--rank 2 --ranks 2"),
+    "a rank alone": ({}, "--rank 0"),
+    "no ranks": ({}, "--ranks 0"),
+    "an address without a rank": ({}, f"{TWO} --coordinator n1:9000"),
+    "no value": ({}, "--rank"),
+    "a rank of MPI": ({}, f"{BY_HAND} --transport mpi"),
+    "no address": ({}, BY_HAND),
+    "an address without a port": ({}, f"{BY_HAND} --coordinator n1"),
+    "a port too high": ({}, f"{BY_HAND} --coordinator n1:99999"),
+}
 
 
-@pytest.mark.parametrize(
-    ("environ", "words"),
-    [
-        ({}, ("--transport", "mpi")),
-        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, ()),
-        (PMIX, ()),
-        (SRUN, ("--transport", "mpi")),
-        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ()),
-        ({"PMIX_RANK": "0"}, ()),
-    ],
-)
-def test_mpi_stays_the_transport_of_mpi(environ: dict[str, str], words: tuple[str, ...]) -> None:
-    assert start.start(start.asked(words), environ) is None
-    assert not start.is_alone(start.asked(words), environ)
+def told(environ: dict[str, str], words: str) -> str:
+    try:
+        asked = start.asked(words.split())
+        if start.is_alone(asked, environ):
+            return "starts all ranks"
+        place = start.start(asked, environ)
+    except UsageError as error:
+        return f"error: {error}"
+    return f"rank {place.rank} of {place.ranks} at {place.coordinator}, {place.said}" if place else "over MPI"
 
 
-@pytest.mark.parametrize(
-    ("environ", "words"),
-    [
-        ({}, ()),
-        ({}, ("--ranks", "2")),
-        ({}, ("--transport", "zmq")),
-        ({"WORLD_SIZE": "2"}, ("--ranks", "3")),
-        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, ()),  # the script of a job
-        ({"JOB_COMPLETION_INDEX": "1", "SCALING_COORDINATOR": "j-0.s:9000"}, ()),
-    ],
-)
-def test_a_process_without_a_launcher_starts_the_ranks(environ: dict[str, str], words: tuple[str, ...]) -> None:
-    assert start.is_alone(start.asked(words), environ)
-
-
-@pytest.mark.parametrize(
-    ("environ", "by"),
-    [
-        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, "by mpirun (OMPI_COMM_WORLD_RANK"),
-        (SRUN, "by srun (SLURM_PROCID"),
-        ({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}, "by torchrun (RANK"),
-    ],
-)
-def test_a_number_of_ranks_is_refused_under_a_launcher(environ: dict[str, str], by: str) -> None:
-    with pytest.raises(UsageError) as error:
-        found(environ, "--ranks", "2")
-    assert str(error.value).startswith(f"--ranks 2: the ranks are numbered {by}")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--transport", "tcp"), "--transport tcp: must be mpi or zmq"),
-        (("--rank", "x", "--ranks", "2"), "--rank x: must be a number from 0"),
-        (("--rank", "2", "--ranks", "2"), "--rank 2: must be below --ranks 2"),
-        (("--rank", "0"), "--rank 0: needs --ranks N too"),
-        (("--ranks", "0"), "--ranks 0: must be a number from 1"),
-        (("--ranks", "2", "--coordinator", "n1:9000"), "--ranks 2: needs --rank R too"),
-        (("--rank",), "--rank: needs a value"),
-        (("--rank", "0", "--ranks", "2", "--transport", "mpi"), "--rank: not with --transport mpi"),
-        (("--rank", "0", "--ranks", "2"), "must be HOST:PORT"),
-        (("--rank", "0", "--ranks", "2", "--coordinator", "n1"), "--coordinator n1 "),
-        (("--rank", "0", "--ranks", "2", "--coordinator", "n1:99999"), "--coordinator n1:99999 "),
-    ],
-)
-def test_a_wrong_flag_is_refused(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UsageError) as error:
-        found({}, *words)
-    assert said in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("pod", "said"), [("2", "=2: must be below --ranks 2"), ("x", " x: must be a number from 0")]
-)
-def test_a_wrong_index_of_a_pod_is_refused(pod: str, said: str) -> None:
-    with pytest.raises(UsageError, match=f"^JOB_COMPLETION_INDEX{said}$"):
-        found({"JOB_COMPLETION_INDEX": pod}, "--ranks", "2", "--coordinator", "n1:9000")
-
-
-def test_a_world_size_without_a_launcher_is_named() -> None:
-    with pytest.raises(UsageError, match=r"WORLD_SIZE=2: .* of this machine unset WORLD_SIZE"):
-        found({"WORLD_SIZE": "2"})
-    assert found({"WORLD_SIZE": "2", "PMI_SIZE": "2", "PMI_RANK": "1"}) is None  # mpirun's
-
-
-def test_a_launcher_without_an_address_needs_one() -> None:
-    with pytest.raises(UsageError, match="SCALING_COORDINATOR"):
-        found(FLUX)
+def test_how_a_rank_finds_its_place() -> None:
+    check_golden("starts.txt", "".join(f"{name}: {told(*how)}\n" for name, how in STARTS.items()))
 
 
 @pytest.mark.parametrize(

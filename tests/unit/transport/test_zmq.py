@@ -54,7 +54,7 @@ class Watch:
 )
 def test_a_refusal_is_read_though_rank_0_has_ended(messages: list[list[bytes]], answer: tuple[bytes, str]) -> None:
     late = Late(*messages)
-    kind, why = _answered(zmq, late, Watch(late), _Search(PLACE, lambda: None))
+    kind, why = _answered(late, Watch(late), _Search(PLACE, lambda: None))
     assert (kind, why) == (answer[0], answer[1] or why)
     assert answer[1] or why.startswith("it has another secret")
 
@@ -72,7 +72,7 @@ def test_a_name_server_that_takes_long_is_told_once(
     monkeypatch.setattr(transport, "time", clock)
     monkeypatch.setattr(transport, "_addresses", unknown)
     with pytest.raises(LaunchError, match=r"within 120 s: .* cannot resolve nowhere; "):
-        _follow(zmq, None, PLACE, Secret({}, tmp_path, PLACE), lambda: None)
+        _follow(None, PLACE, Secret({}, tmp_path, PLACE), lambda: None)
     said = capsys.readouterr().err
     assert said.startswith("scaling: rank 1 waits for rank 0, up to 120 s: ") and said.count("\n") == 1
 

@@ -314,7 +314,7 @@ def task(rank: int = 0, size: int = 1, batch_size: int = 64) -> Task:
 
 def training_worker(of: Task) -> tuple[Worker, Counting, list[Event]]:
     loop, trainer, said, clock = loop_of(Counting, of)
-    loop._learner = training.learner_of(trainer, of, said.append, clock)
+    loop._learner = training.Learner(trainer, of, said.append, clock)
     return loop, trainer, said
 
 
