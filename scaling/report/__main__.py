@@ -7,24 +7,22 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from msgspec.structs import replace
 
 from scaling.analysis.table import cost
 from scaling.analysis.table.analyse import join, joinable
 from scaling.analysis.table.cost import Base, Pricing, base, why_not
-from scaling.analysis.table.rows import Row
 from scaling.command import complain, deliver, has_color, obey, terminal_width
 from scaling.errors import UsageError
-from scaling.records.run import Header
 from scaling.records.store import folder_of, read
 from scaling.report import archive, flags, labels, reference, signature
-from scaling.report.anonymous import Disguise, disguise
+from scaling.report.anonymous import Disguise, hosts_of
+from scaling.report.archive import is_archive, unpacked
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, openmetrics, screen, terminal
 from scaling.report.material import PAGE_FILE, Material, Place, source_of
-from scaling.report.unpacking import is_archive, unpacked
 from scaling.text import one_line, readable
 
 # ---------------------------------------------------------------- the row of --base
@@ -36,21 +34,21 @@ _NAMED = re.compile(r"^(?P<name>.*\S)\s+N\s*=\s*(?P<world_size>\d+)$")
 def bases_found(text: str, material: Material) -> Base:
     """Return the row of this name and world size, as a base. Raises UsageError with the names of candidates if
     there is no such row, or several."""
+    named = {id(row): f"{one_line(material.label(row))} N={row.world_size}" for row in material.rows}
     asked = _NAMED.match(text.strip())
-    rows = [row for row in material.rows if asked and row.world_size == int(asked["world_size"])]
-    named = [(row, (material.label(row), labels.name(row, material.context), row.strategy)) for row in rows]
-    rows = [row for row, names in named if asked and asked["name"] in names]
+    rows = [
+        row
+        for row in material.rows
+        if asked and row.world_size == int(asked["world_size"])
+        if asked["name"] in (material.label(row), labels.name(row, material.context), row.strategy)
+    ]
     if len(rows) != 1:
         said = "several rows have this name" if rows else "no such row"
-        candidates = "; ".join(_name(row, material) for row in rows or material.rows) or "none"
+        candidates = "; ".join(named[id(row)] for row in rows or material.rows) or "none"
         raise UsageError(f"--base {one_line(text)}: {said}; give one of: {candidates}")
     if why := why_not(rows[0]):
         raise UsageError(f"--base {one_line(text)}: costs cannot be relative to it: {why}")
-    return base(_name(rows[0], material), rows[0], material.rows, material.cells)
-
-
-def _name(row: Row, material: Material) -> str:
-    return f"{one_line(material.label(row))} N={row.world_size}"
+    return base(named[id(rows[0])], rows[0], material.rows, material.cells)
 
 
 # ---------------------------------------------------------------- main
@@ -71,14 +69,24 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     reasons = joinable(ours)
     if reasons and not although_different:
         raise UsageError(f"these runs differ: {'; '.join(reasons)}; add --join to put them into one table anyway")
-    hosts = {host.hostname: host for header in headers for host in header.hosts}
-    names = ", ".join(readable(folder_of(path).name) for path in paths)
-    several: tuple[str, ...] = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
+    names = [readable(folder_of(path).resolve().name) for path in paths]
+    several: tuple[str, ...] = ()
     told = [one for run in runs for one in run.predictions]
-    if told and several:  # rows of several runs contain rounds from before the prediction
-        several, told = (*several, "predictions (PREDICTED) are only in the report of a single run"), []
+    if len(paths) > 1:  # rows of several runs contain rounds from before the prediction
+        given = ", ".join(readable(folder_of(path).name) for path in paths)
+        several = (f"{len(paths)} runs in one table: {given}",)
+        several += ("predictions (PREDICTED) are only in the report of a single run",) if told else ()
+        told = []
+    # With several runs, each imported row has the name of its run.
+    named = list(zip(names if len(paths) > 1 else [""], headers, strict=True))
+    header = replace(
+        ours[0],
+        hosts=tuple({host.hostname: host for header in headers for host in header.hosts}.values()),
+        imported=tuple(replace(row, run=run) for run, of in named for row in of.imported),
+        bandwidths=tuple(replace(one, run=run) for run, of in named for one in of.bandwidths),
+    )
     return Material(
-        replace(ours[0], hosts=tuple(hosts.values()), **_imported(paths, headers)),
+        header,
         join([run.records for run in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
@@ -86,16 +94,6 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
         certificate=None if several else runs[0].certificate,
         summaries=runs[0].summaries,
     )
-
-
-def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any]:
-    """Return the imports of all runs; with several runs, each row has the name of its run."""
-    runs = [readable(folder_of(path).resolve().name) if len(paths) > 1 else "" for path in paths]
-    named = list(zip(runs, headers, strict=True))
-    return {
-        "imported": tuple(replace(row, run=run) for run, of in named for row in of.imported),
-        "bandwidths": tuple(replace(one, run=run) for run, of in named for one in of.bandwidths),
-    }
 
 
 def report(asked: Asked) -> None:
@@ -110,7 +108,7 @@ def report(asked: Asked) -> None:
                 said = signature.verified(folder_of(folders[run]), allowed, run)
                 complain(f"{run}: signed by {said}", NAME, "verified")
         if asked.format == "archive":
-            archive.write(runs[0], asked.output, anonymous=asked.anonymous)
+            deliver(archive.pack(runs[0], anonymous=asked.anonymous), asked.output)
         else:
             _report(asked, runs)
 
@@ -119,7 +117,7 @@ def _report(asked: Asked, runs: Sequence[Path]) -> None:
     told = cost.read_prices(asked.prices) if asked.prices else None
     material = joined(runs, although_different=asked.join)
     has_another_verdict = material.has_another_verdict
-    hidden = disguise(material.header, material.records) if asked.anonymous else None
+    hidden = Disguise(hosts_of(material.header, material.records)) if asked.anonymous else None
     material = hidden.material(material) if hidden else material
     if told or asked.base:
         base = bases_found(asked.base, material) if asked.base else None
@@ -130,40 +128,38 @@ def _report(asked: Asked, runs: Sequence[Path]) -> None:
 
 
 def rendered(asked: Asked, material: Material, *, color: bool, hidden: Disguise | None = None) -> str | bytes:
-    place = _place(asked, material)
-    place = hidden.place(place) if hidden else place
     match asked.format:
         case "svg" if asked.figure == "screen":
-            text = screen.picture(material, place, theme=asked.theme)
+            return screen.picture(material, _place(asked, material, hidden), theme=asked.theme)
         case "html" | "svg" | "png" | "pdf":
             return _drawn(asked, material)
         case "table" if asked.is_screen and material.rows:
+            place = _place(asked, material, hidden)
             text = screen.render(material, place, width=terminal_width(), color=color)
-            text += f"{material.doc.last_line}\n"
+            return f"{text}{material.doc.last_line}\n"
         case "table":
-            text = terminal.whole(material.doc, color=color)
+            return terminal.whole(material.doc, color=color)
         case "markdown":
-            text = markdown.draw(material.doc)
+            return markdown.draw(material.doc)
         case "latex":
-            text = latex.compact(material) if asked.is_short and material.rows else latex.render(material.doc)
+            return latex.compact(material) if asked.is_short and material.rows else latex.render(material.doc)
         case "csv":
-            text = csv.of_rows(material.rows, material.header, material.pricing)
+            return csv.of_rows(material.rows, material.header, material.pricing)
         case "json":
-            text = json.render(material)
+            return json.render(material)
         case "reference":
-            text = reference.toml(reference.of(material))
-        case "openmetrics":
-            text = openmetrics.render(material)
-    return text
+            return reference.toml(reference.of(material))
+    return openmetrics.render(material)
 
 
-def _place(asked: Asked, material: Material) -> Place:
+def _place(asked: Asked, material: Material, hidden: Disguise | None) -> Place:
     """Return the place of a single run; of several runs together there is none."""
     if len(asked.runs) > 1 or material.header.is_import:
         return Place("")
     folder = folder_of(asked.runs[0])
     page = folder / PAGE_FILE
-    return Place(str(folder), str(page) if page.exists() else "", material.lacks, packed=is_archive(folder))
+    place = Place(str(folder), str(page) if page.exists() else "", material.lacks, packed=is_archive(folder))
+    return hidden.place(place) if hidden else place
 
 
 def _drawn(asked: Asked, material: Material) -> str | bytes:
@@ -176,9 +172,8 @@ def _drawn(asked: Asked, material: Material) -> str | bytes:
         raise UsageError(f"--format {asked.format}: {missing}") from None
     if asked.format == "html":
         return page.render(material)
-    assert asked.figure is not None
-    kind: Any = asked.format
-    return draw.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale, is_column=asked.column)
+    kind, name = cast(draw.Kind, asked.format), asked.figure or ""
+    return draw.render(material, name, kind, theme=asked.theme, scale=asked.scale, is_column=asked.column)
 
 
 def _act(argv: Sequence[str]) -> None:

@@ -43,17 +43,13 @@ def _is_script(row: Row) -> bool:
     return bool(row.workload.script)
 
 
-def _has_nodes(row: Row) -> bool:
-    return row.nodes > 1
-
-
 _LARGER_BATCH = Change(
     "fewer exchanges per sample", "--batch-size {batch}", lambda row: row.workload.batch_rule == "weak"
 )
 _MORE_SERVERS = Change(
     "each server has less to receive", "--servers per-node", lambda row: 0 < row.servers < row.nodes
 )
-_NETWORK = Change("a faster network: compare them by --interconnect", suits=_has_nodes)
+_NETWORK = Change("a faster network: compare them by --interconnect", suits=lambda row: row.nodes > 1)
 
 # By cause of loss, the best change first; every cause ends with a change that suits all rows.
 _DDP = Change(
@@ -75,7 +71,7 @@ BY_CAUSE: Mapping[str, tuple[Change, ...]] = {
     ),
     "straggling": (
         Change("equal work for all ranks: batches of samples of similar size", suits=_is_script),
-        Change("python -m scaling bisect finds the slow node", suits=_has_nodes),
+        Change("python -m scaling bisect finds the slow node", suits=lambda row: row.nodes > 1),
         Change("the slow rank's core or GPU: the page's heat map of ranks shows which"),
     ),
     "exchange_cpu": (_DDP, _LARGER_BATCH, Change("cores of its own for the exchange: fewer ranks on each node")),
@@ -114,11 +110,7 @@ BY_MARK: Mapping[str, Change] = {
     "UNSETTLED": Change("an idle machine: steps still changed when measuring began"),
     "DRIFTING": Change("a longer run: the rate of the first seconds does not last"),
     "SUPERLINEAR": Change("an idle machine: the single device was probably disturbed"),
-    "ASYNC": Change(""),
-    "EMULATED": Change(""),
-    "VERIFIED": Change(""),
-    "PREDICTED": Change(""),
-    "IMPORTED": Change(""),
+    **dict.fromkeys(("ASYNC", "EMULATED", "VERIFIED", "PREDICTED", "IMPORTED"), Change("")),
 }
 
 # By cause of a failure that --resume alone would repeat.
@@ -190,8 +182,7 @@ def of_note(note: str, programs: str = "") -> str:
 
 
 def _place(note: str) -> str:
-    found = _PLACE.match(note)
-    return found["place"] if found else ""
+    return found["place"] if (found := _PLACE.match(note)) else ""
 
 
 def places(notes: Sequence[str]) -> Iterator[str]:
@@ -205,29 +196,24 @@ def tries(
 ) -> tuple[str, ...]:
     """Return what to try, most important first: what makes the row doubtful, slow places that the `notes` of all
     rows name, then its largest loss."""
-    return tuple(dict.fromkeys(filter(None, _tries(row, losses, programs, header, notes))))[:MOST]
-
-
-def _tries(
-    row: Row, losses: Sequence[Column], programs: str, header: Header, notes: Sequence[str]
-) -> Iterator[str]:
     asks_rounds = header.program == "scaling.run"  # scaling certify decides on its rounds
     doubts = [mark for mark in BY_MARK if mark in row.flags and (mark != "NOISY" or asks_rounds)]
-    yield from (of_mark(row, mark) for mark in doubts if mark_named(mark).is_wrong or mark == "FAILED")
+    found = [of_mark(row, mark) for mark in doubts if mark_named(mark).is_wrong or mark == "FAILED"]
     disturbed = _first(row.footnotes, (FOREIGN_LOAD, SLOWER_CORES))
     is_machine = bool(losses) and losses[0].key in _OF_MACHINE
     if disturbed and (is_machine or "NOISY" in row.flags):
-        yield of_note(disturbed, programs)
+        found.append(of_note(disturbed, programs))
     slow = [note for start in OF_PLACES for note in notes if note.startswith(start)]
-    yield from (of_note(note) for note in slow[:1])
-    yield from (of_mark(row, mark) for mark in doubts)
+    found += map(of_note, slow[:1])
+    found += (of_mark(row, mark) for mark in doubts)
     if header.launch_size == 1:
-        yield _more_ranks(header)
+        found.append(_more_ranks(header))
     elif losses and not (disturbed and is_machine):
         note = _first(row.footnotes, NOTES_OF.get(losses[0].key, ()))
-        yield of_note(note) if note else of_cause(row, losses[0].key)
+        found.append(of_note(note) if note else of_cause(row, losses[0].key))
     for note in row.footnotes if _is_script(row) else ():
-        yield from (text for start, text in BY_SCRIPT.items() if note.startswith(start))
+        found += (text for start, text in BY_SCRIPT.items() if note.startswith(start))
+    return tuple(dict.fromkeys(filter(None, found)))[:MOST]
 
 
 def _first(notes: Sequence[str], starts: tuple[str, ...]) -> str:

@@ -98,15 +98,11 @@ class Disguise:
 
 class _Stream:
     def __init__(self, stream: TextIO, disguise: Disguise) -> None:
-        self._stream = stream
-        self._disguise = disguise
-        self.encoding = stream.encoding
+        self._stream, self._disguise = stream, disguise
+        self.encoding, self.flush = stream.encoding, stream.flush
 
     def write(self, text: str) -> int:
         return self._stream.write(self._disguise.text(text))
-
-    def flush(self) -> None:
-        self._stream.flush()
 
 
 def _names(host: str) -> Iterator[str]:
@@ -140,15 +136,7 @@ def _has_text(kind: Any) -> bool:
     return kind is str or kind is Any or any(map(_has_text, get_args(kind)))
 
 
-# ---------------------------------------------------------------- a run
-
-
-def disguise(header: Header, records: Sequence[PointRecord] = ()) -> Disguise:
-    """Return the disguise of a run's hosts."""
-    return Disguise(hosts_of(header, records))
-
-
-def hosts_of(header: Header, records: Sequence[PointRecord]) -> Iterator[str]:
+def hosts_of(header: Header, records: Sequence[PointRecord] = ()) -> Iterator[str]:
     """Yield the names of a run's hosts, some of them often."""
     yield from (host.hostname for host in header.hosts)
     yield from header.host_of_rank

@@ -1,6 +1,8 @@
-"""Pack a run into one file to send: its records, page and logs, with the versions of software and checksums.
+"""Pack a run into one file to send: its records, page and logs, with the versions of software and checksums. Open
+archives that anybody may have written: bounded, into a folder of their own, with checked sums.
 
-`unpacking.py` opens the file again.
+The format is read block by block here. tarfile reads an extended header of any size into memory, and releases of
+Python differ in what they refuse.
 """
 
 from __future__ import annotations
@@ -9,20 +11,24 @@ import io
 import os
 import pwd
 import re
+import signal
 import tarfile
+import threading
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from gzip import GzipFile
+from contextlib import ExitStack, contextmanager
+from gzip import BadGzipFile, GzipFile
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
+from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from scaling import __version__, files
-from scaling.command import deliver
-from scaling.errors import UsageError
+from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.records.host import SECRET, USERINFO
 from scaling.records.run import SCHEMA, Header
 from scaling.records.store import FILE, Whole, folder_of, read
@@ -30,8 +36,21 @@ from scaling.records.telemetry import Foreign
 from scaling.report import signature
 from scaling.report.anonymous import Disguise, hosts_of
 from scaling.report.material import PAGE_FILE, Material, Source
-from scaling.report.unpacking import MOST_BYTES, MOST_FILES, SUMS
 from scaling.text import counted, date, one_line, readable
+
+SUFFIXES = (".tgz", ".tar.gz")
+SUMS = "SHA256SUMS"
+# Of all unpacked files together. Records of a week of training have less.
+MOST_BYTES = 2 << 30
+MOST_FILES = 100_000  # with folders
+MOST_SUMS_BYTES, DEEPEST = 16 << 20, 8
+_LONGEST_NAME = 4096
+_PIECE = 1 << 20
+_KINDS = {
+    tarfile.SYMTYPE: "a link", tarfile.LNKTYPE: "a link", tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device", tarfile.FIFOTYPE: "a pipe",
+}  # fmt: skip
+_AGAIN = "ask for it again"
 
 # ---------------------------------------------------------------- redaction
 #
@@ -113,15 +132,11 @@ def _is_variable(name: object) -> bool:
 
 def _assigned(text: str) -> Iterator[re.Match[str]]:
     for found in _ASSIGNED.finditer(text):
-        begin = _BEGIN.search(text[max(found.start() - 80, 0) : found.start()])
-        if _is_secret(f"{begin[0] if begin else ''}{found['end']}", found["value"]):
+        begin, value = _BEGIN.search(text[max(found.start() - 80, 0) : found.start()]), found["value"]
+        name = f"{begin[0] if begin else ''}{found['end']}"
+        says = len(value) >= LEAST_CHARACTERS and not value.isdigit() and _SAYS.fullmatch(name)
+        if not LEFT_OUT.startswith(value) and (says or _is_variable(name)):
             yield found
-
-
-def _is_secret(name: str, value: str) -> bool:
-    if LEFT_OUT.startswith(value):
-        return False
-    return _is_variable(name) or bool(_is_long(value) and not value.isdigit() and _SAYS.fullmatch(name))
 
 
 def _without_values(text: str) -> str:
@@ -136,24 +151,17 @@ def _without_values(text: str) -> str:
 # ---------------------------------------------------------------- what is known of secrets and users
 
 
-def secrets_in(text: str) -> Iterator[str]:
-    """Yield the secrets that a text assigns to names."""
-    return filter(_is_worth_a_search, (found["value"] for found in _assigned(text)))
-
-
-def secrets_of(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the secrets of an environment."""
-    return filter(_is_worth_a_search, (value for name, value in environ.items() if SECRET.search(name)))
-
-
-def _is_long(value: str) -> bool:
-    return len(value) >= LEAST_CHARACTERS
+def secrets_of(environ: Mapping[str, str], *texts: str) -> set[str]:
+    """Return the secrets of an environment, and those that texts assign to names."""
+    found = {value for name, value in environ.items() if SECRET.search(name)}
+    found |= {one["value"] for text in texts for one in _assigned(text)}
+    return set(filter(_is_worth_a_search, found))
 
 
 def _is_worth_a_search(value: str) -> bool:
     """Return whether a value may be looked for anywhere. The path of a file that has a secret is none."""
     try:
-        return _is_long(value) and not Path(value).exists()
+        return len(value) >= LEAST_CHARACTERS and not Path(value).exists()
     except (OSError, ValueError):
         return True
 
@@ -171,35 +179,21 @@ def owner(path: Path) -> set[str]:
         return set()
 
 
+# ---------------------------------------------------------------- pack
+
+
 VERSIONS, LOGS = "VERSIONS", "logs"
 # What scaling certify may have written into the run's folder.
 OTHERS = ("junit.xml", "preflight.json", "verdict.json")
-NOTHING: Mapping[str, bytes] = MappingProxyType({})
 _STRANGE = re.compile(r"[^A-Za-z0-9._+=-]+")
-_LONGEST_NAME = 200
+_LONGEST_FILE = 200
 
 
-def write(
-    run: Path,
-    output: Path | None,
-    extra: Mapping[str, bytes] = NOTHING,
-    *,
-    anonymous: bool = False,
-    flag: str = "--output",
-) -> None:
-    """Write the archive of a run with `extra` files, or print it. Raises UsageError, naming the `flag` if the file
-    cannot be written."""
-    deliver(pack(run, extra, anonymous=anonymous), output, flag)
-
-
-def pack(run: Path, extra: Mapping[str, bytes] = NOTHING, *, anonymous: bool = False) -> bytes:
-    """Return the archive of a run, a .tgz with one folder. The same run gives the same bytes.
+def pack(run: Path, extra: Mapping[str, bytes] = {}, *, anonymous: bool = False) -> bytes:
+    """Return the archive of a run with `extra` files, a .tgz with one folder. The same run gives the same bytes.
     `anonymous`: without names of hosts, users and folders. Raises UsageError if it is no run, or too large."""
     whole, folder = read(run), folder_of(run).resolve()
-    try:
-        texts = {**_others(folder), **extra, **_logs(folder)}
-    except OSError as error:
-        raise UsageError(f"{error.filename}: cannot be packed: {error.strerror}") from None
+    texts = _texts(folder, extra)
     hidden = _redaction(folder, whole, texts, anonymous=anonymous)
     shown = Whole._make(map(hidden.of, whole))
     name = _safe(hidden.text(readable(folder.name))) or "run"
@@ -223,7 +217,7 @@ def pack(run: Path, extra: Mapping[str, bytes] = NOTHING, *, anonymous: bool = F
 def signed_forms(run: Path) -> list[dict[str, bytes]]:
     """Return the files that a signature binds as archives of this run have them, with names and without."""
     whole, folder = read(run), folder_of(run).resolve()
-    texts = {**_others(folder), **_logs(folder)}
+    texts = _texts(folder)
     forms = []
     for anonymous in (False, True):
         hidden = _redaction(folder, whole, texts, anonymous=anonymous)
@@ -255,24 +249,23 @@ def _records(shown: Whole) -> bytes:
 
 
 def _safe(name: str) -> str:
-    return _STRANGE.sub("_", name).strip(".")[:_LONGEST_NAME]
+    return _STRANGE.sub("_", name).strip(".")[:_LONGEST_FILE]
 
 
 # ---------------------------------------------------------------- what is packed
 
 
-def _others(folder: Path) -> dict[str, bytes]:
-    return {name: files.read(folder / name) for name in OTHERS if _is_own_file(folder / name)}
-
-
-def _logs(folder: Path) -> dict[str, bytes]:
-    """Read the run's logs. Links are left out: they may lead anywhere."""
+def _texts(folder: Path, extra: Mapping[str, bytes] = {}) -> dict[str, bytes]:
+    """Read what scaling certify wrote, and the run's logs. Links are left out: they may lead anywhere."""
     logs = folder / LOGS
-    if logs.is_symlink() or not logs.is_dir():
-        return {}
-    found = sorted(filter(_is_own_file, logs.iterdir()))
-    _check_size(sum(path.stat().st_size for path in found), len(found))
-    return {f"{LOGS}/{_safe(readable(path.name))}": files.read(path) for path in found}
+    try:
+        found = [] if logs.is_symlink() or not logs.is_dir() else sorted(filter(_is_own_file, logs.iterdir()))
+        _check_size(sum(path.stat().st_size for path in found), len(found))
+        others = {name: files.read(folder / name) for name in OTHERS if _is_own_file(folder / name)}
+        of_logs = {f"{LOGS}/{_safe(readable(path.name))}": files.read(path) for path in found}
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be packed: {error.strerror}") from None
+    return {**others, **extra, **of_logs}
 
 
 def _is_own_file(path: Path) -> bool:
@@ -287,31 +280,19 @@ def _check_size(size_bytes: int, count: int) -> None:
         )
 
 
-def _redaction(folder: Path, run: Whole, texts: Mapping[str, bytes], *, anonymous: bool) -> Redaction:
+def _redaction(folder: Path, run: Whole, packed: Mapping[str, bytes], *, anonymous: bool) -> Redaction:
     """Return what replaces the secrets that the run, its logs and this process know, and its names."""
-    secrets, users = {*secrets_of(os.environ)}, owner(folder / FILE)
-    for data in (files.read(folder / FILE), *texts.values()):
-        text = data.decode(errors="replace")
-        secrets.update(secrets_in(text))
-        users |= users_in(text)
-    if not anonymous:
-        return Redaction(secrets, anonymous=False)
-    return Redaction(secrets, hosts_of(run.header, run.records), users, anonymous=True)
+    texts = [data.decode(errors="replace") for data in (files.read(folder / FILE), *packed.values())]
+    users = owner(folder / FILE).union(*map(users_in, texts)) if anonymous else ()
+    hosts = hosts_of(run.header, run.records) if anonymous else ()
+    return Redaction(secrets_of(os.environ, *texts), hosts, users, anonymous=anonymous)
 
 
 def _page(run: Whole, source: Source) -> bytes:
     """Draw the page from the records of the archive: that of the run may have what is left out."""
     from scaling.report.formats.html import page  # slow to import
 
-    material = Material(
-        run.header,
-        run.records,
-        sources=[source],
-        predictions=run.predictions,
-        certificate=run.certificate,
-        summaries=run.summaries,
-    )
-    return page.render(material).encode("utf-8", "backslashreplace")
+    return page.render(Material.of(run, [source])).encode("utf-8", "backslashreplace")
 
 
 def _add(packed: dict[str, bytes], name: str, data: bytes, hidden: Redaction) -> str:
@@ -344,7 +325,7 @@ def _versions(header: Header, hidden: Redaction, left_out: Sequence[str]) -> Ite
     yield from (f"left out: {line}" for line in left_out)
 
 
-# ---------------------------------------------------------------- the file
+# ---------------------------------------------------------------- the file that is written
 
 
 def _compressed(packed: Mapping[str, bytes], folder: str, unix_s: int) -> bytes:
@@ -362,3 +343,193 @@ def _compressed(packed: Mapping[str, bytes], folder: str, unix_s: int) -> bytes:
             info.size, info.mtime, info.mode = len(data), unix_s, 0o644
             tar.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
+
+
+# ---------------------------------------------------------------- open
+
+
+def is_archive(path: Path) -> bool:
+    """Return whether a path names an archive of a run; a folder is a run, whatever its name."""
+    return path.name.endswith(SUFFIXES) and not path.is_dir()
+
+
+@contextmanager
+def unpacked(runs: Iterable[Path]) -> Iterator[dict[Path, Path]]:
+    """Yield the folder of each run. Archives are unpacked into temporary folders, which are deleted at the end.
+    Raises UsageError if an archive is damaged, or not one of `scaling report`."""
+    with ExitStack() as stack:
+        yield {run: stack.enter_context(_folder(run)) if is_archive(run) else run for run in dict.fromkeys(runs)}
+
+
+@contextmanager
+def _folder(archive: Path) -> Iterator[Path]:
+    with _ended_by_term(), TemporaryDirectory(prefix="scaling-archive-") as place:
+        try:
+            yield _extracted(archive, Path(place))
+        except ScalingError as error:  # it names files of a folder that is gone then
+            error.args = (str(error).replace(place, str(archive)),)
+            raise
+
+
+@contextmanager
+def _ended_by_term() -> Iterator[None]:
+    """Raise Interrupted for SIGTERM, so that temporary folders are deleted."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _extracted(archive: Path, place: Path) -> Path:
+    """Unpack an archive below `place`, check its sums, and return its only folder."""
+    try:
+        with files.loading(archive):
+            files.check(archive)
+            if not archive.stat().st_size:
+                raise _Refused("is empty")
+            with archive.open("rb") as file:
+                sums = dict(_written(_Blocks(GzipFile(fileobj=file)), place))
+        folders = {name.partition("/")[0] for name in sums}
+        if len(folders) != 1:
+            raise _Refused("has no file" if not sums else "has several folders, but a run is one")
+        (folder,) = folders
+        _check_sums({name.partition("/")[2]: digest for name, digest in sums.items()}, place / folder)
+    except _Refused as error:
+        raise UsageError(f"{archive}: {error}") from None
+    except (EOFError, BadGzipFile, zlib.error, tarfile.HeaderError, UnicodeDecodeError) as error:
+        raise UsageError(f"{archive}: {_reason(error)}") from None
+    except OSError as error:
+        raise UsageError(f"{archive}: cannot be unpacked: {error.strerror or error}") from None
+    return place / folder
+
+
+class _Refused(Exception):
+    """An archive that is damaged or hostile; the message follows its name."""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, BadGzipFile) and "Not a gzipped" in str(error):
+        return "no archive of a run: not compressed by gzip"
+    return f"is cut short; {_AGAIN}" if isinstance(error, EOFError) else f"is damaged; {_AGAIN}"
+
+
+# ---------------------------------------------------------------- the format that is read
+
+
+class _Blocks:
+    """A decompressed stream, read in whole blocks up to the limit."""
+
+    def __init__(self, stream: GzipFile) -> None:
+        self._stream = stream
+        self._left = MOST_BYTES
+
+    def read(self, count: int) -> bytes:
+        """Return the next `count` bytes. Raises EOFError if there are fewer."""
+        self.reserve(count)
+        self._left -= count
+        data = self._stream.read(count)
+        if len(data) < count:
+            raise EOFError
+        return data
+
+    def reserve(self, count: int) -> None:
+        """Raise if `count` more bytes are above the limit."""
+        if not 0 <= count <= self._left:
+            raise _Refused(f"is larger than {MOST_BYTES >> 30} GiB unpacked, the limit")
+
+    def content(self, size: int) -> Iterator[bytes]:
+        """Yield a file's content in pieces, and pass over the rest of its last block."""
+        self.reserve(size)
+        for start in range(0, size, _PIECE):
+            yield self.read(min(_PIECE, size - start))
+        self.read(-size % tarfile.BLOCKSIZE)
+
+    def end(self) -> None:
+        """Read to the end, which checks the stream's own sum. Raises if there is more than padding."""
+        rest = self._stream.read(tarfile.RECORDSIZE * 100)
+        if rest.strip(b"\0") or self._stream.read(1):
+            raise _Refused("has data behind its end")
+
+
+def _entries(blocks: _Blocks) -> Iterator[tuple[str, tarfile.TarInfo]]:
+    """Yield the names and the entries; the caller reads the content of each file before the next one. Raises for
+    links, devices and all that is neither file nor folder."""
+    longer = ""
+    while (block := blocks.read(tarfile.BLOCKSIZE)).strip(b"\0"):
+        info = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+        if info.type == tarfile.GNUTYPE_LONGNAME and info.size <= _LONGEST_NAME:
+            longer = b"".join(blocks.content(info.size)).rstrip(b"\0").decode()
+            continue
+        name, longer = longer or info.name, ""
+        if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
+            kind = _KINDS.get(info.type, "neither file nor folder")
+            raise _Refused(f"{name} is {kind}; an archive has only files")
+        yield name, info
+    blocks.end()
+
+
+def _written(blocks: _Blocks, place: Path) -> Iterator[tuple[str, str]]:
+    """Write the files below `place`; yield the path and the digest of each."""
+    seen: set[str] = set()
+    for number, (name, entry) in enumerate(_entries(blocks)):
+        path = _checked(name)
+        if number == MOST_FILES:
+            raise _Refused(f"has more than {MOST_FILES:,} files, the limit")
+        if entry.isdir():
+            continue
+        if path in seen:
+            raise _Refused(f"{path} is in it twice")
+        if path.endswith(f"/{SUMS}") and entry.size > MOST_SUMS_BYTES:
+            raise _Refused(f"its {SUMS} is larger than {MOST_SUMS_BYTES >> 20} MiB, the limit")
+        seen.add(path)
+        yield path, _write(place / path, blocks.content(entry.size))
+
+
+def _checked(name: str) -> str:
+    """Return the path of an entry. Raises if it leads out of the folder."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or not name.isprintable():
+        raise _Refused(f"{name} leads out of its folder")
+    if len(parts) > DEEPEST:
+        raise _Refused(f"has folders in folders, {len(parts)} deep; {DEEPEST} is the limit")
+    return "/".join(parts)
+
+
+def _write(path: Path, pieces: Iterator[bytes]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = sha256()
+    with path.open("xb") as file:
+        for piece in pieces:
+            file.write(piece)
+            found.update(piece)
+    return found.hexdigest()
+
+
+# ---------------------------------------------------------------- checksums
+
+
+def _check_sums(found: dict[str, str], folder: Path) -> None:
+    """Raise unless each file has its sum in SHA256SUMS, and each sum its file."""
+    if found.pop(SUMS, None) is None:
+        raise _Refused(f"no archive of a run: it has no {SUMS}")
+    told: dict[str, str] = {}
+    for number, line in enumerate((folder / SUMS).read_text(encoding="utf-8").splitlines(), 1):
+        digest, _, name = line.partition(" ")
+        if not name.startswith((" ", "*")):
+            raise _Refused(f"{SUMS}:{number}: not a sum and a file's name")
+        told[name[1:]] = digest.lower()
+    for name in sorted(found.keys() | told.keys()):
+        if name not in found:
+            raise _Refused(f"{name} is missing, but {SUMS} names it; {_AGAIN}")
+        if name not in told:
+            raise _Refused(f"{name} is not in {SUMS}: somebody added it; {_AGAIN}")
+        if found[name] != told[name]:
+            raise _Refused(f"{name} differs from its sum in {SUMS}: damaged or edited; {_AGAIN}")

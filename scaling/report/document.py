@@ -140,9 +140,15 @@ def _are_alone(rivals: Sequence[Row]) -> bool:
 def _exchanges(rivals: Sequence[Row], context: Context, planned: int, notes: Notes) -> Iterator[Line]:
     losses = [row.loss_at for row in rivals if row.synchronous and row.loss_at is not None]
     for row, above in _ranked(rivals, lambda row: (not catalogue.is_wrong(row), mean_rate(row))):
-        marks = notes.causes(quantities.notes_of(row, planned))
-        line = quantities.line(row, labels.name(row, context), above=above, marks=marks)
+        line = _line(row, above, context, planned, notes)
         yield replace(line, remark="" if row.synchronous else _remark(row, losses))
+
+
+def _line(row: Row, above: str, context: Context, planned: int, notes: Notes) -> Line:
+    """Make a row's line with its notes; the first one names missing rounds of an interrupted run."""
+    fewer = (f"{row.rounds_tried} of {planned} rounds measured",) if row.rounds_tried < planned else ()
+    marks = notes.causes((*fewer, *row.footnotes))
+    return quantities.line(row, labels.name(row, context), above=above, marks=marks)
 
 
 def _frameworks(rivals: Sequence[Row], context: Context) -> Iterator[Line]:
@@ -204,8 +210,7 @@ def curves(
         lines = []
         for row, before in zip(of_curve, (None, *of_curve[:-1]), strict=True):
             above = "several nodes" if row.nodes > 1 and before is not None and before.nodes == 1 else ""
-            marks = notes.causes(quantities.notes_of(row, planned))
-            lines.append(quantities.line(row, labels.name(row, context), above=above, marks=marks))
+            lines.append(_line(row, above, context, planned, notes))
         yield Section(
             title=labels.title(of_curve, context),
             columns=catalogue.columns("curve", of_curve),

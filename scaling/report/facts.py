@@ -261,13 +261,14 @@ def _heap(header: Header) -> str:
     if not has_cpu_workers or kept is None or header.config.get("script"):
         return ""
     own = "kept by CPU workers (--malloc keep)" if kept == "keep" else "unchanged (--malloc system)"
-    return _by_hosts(header.hosts, lambda host: (_allocated(host, own),)) or own
 
+    def allocated(host: HostInfo) -> Iterator[str]:
+        if host.allocator:
+            yield f"{host.allocator}, by {host.allocator_by}" if host.allocator_by else host.allocator
+        else:
+            yield f"with the user's {', '.join(host.heap_settings)}, else {own}" if host.heap_settings else own
 
-def _allocated(host: HostInfo, own: str) -> str:
-    if host.allocator:
-        return f"{host.allocator}, by {host.allocator_by}" if host.allocator_by else host.allocator
-    return f"with the user's {', '.join(host.heap_settings)}, else {own}" if host.heap_settings else own
+    return _by_hosts(header.hosts, allocated) or own
 
 
 def _variables(host: HostInfo) -> Iterator[str]:

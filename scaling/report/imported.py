@@ -34,15 +34,13 @@ WRONG = Column(key="wrong", title="wrong")
 def sections(header: Header, notes: Notes) -> Iterator[Section]:
     """Yield a table for each curve, then those of networks."""
     yield from (_curve(of_curve, notes) for of_curve in curves(cells(header.imported)))
-    by_key: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
+    by_key: dict[tuple[str, ...], list[ImportedBandwidth]] = {}
     for one in header.bandwidths:
-        key = (one.run, one.log, one.collective, one.world_size, one.dtype, one.redop)
-        by_key.setdefault(key, []).append(one)
-    for found in by_key.values():
-        of = found[0]
-        parts = (of.tool, of.collective, f"N={of.world_size}", of.dtype, of.redop, of.log, of.run)
+        parts = (one.tool, one.collective, f"N={one.world_size}", one.dtype, one.redop, one.log, one.run)
+        by_key.setdefault(parts, []).append(one)
+    for name, found in by_key.items():
         yield Section(
-            title=f"{TITLE}, network: {', '.join(filter(None, parts))}",
+            title=f"{TITLE}, network: {', '.join(filter(None, name))}",
             columns=(SIZE, PLACE, TIME, ALGBW, BUSBW, WRONG),
             lines=tuple(_bandwidth(one, notes) for one in found),
         )

@@ -20,7 +20,7 @@ from scaling.quiet import notes as quiet
 from scaling.records.burn_in import PointSummary, asked_s
 from scaling.records.events import Failed
 from scaling.records.run import Certificate, Header, PointRecord, Prediction
-from scaling.records.store import FILE, folder_of
+from scaling.records.store import FILE, Whole, folder_of
 from scaling.report import document, imported, labels, sections, verdict
 from scaling.report.facts import facts
 from scaling.report.labels import Context
@@ -87,6 +87,11 @@ class Material:
         self.predictions = predictions
         self._certificate = certificate
         self.summaries = summaries
+
+    @classmethod
+    def of(cls, run: Whole, sources: Sequence[Source] = ()) -> Material:
+        """Return the material of a run that was read."""
+        return cls(run.header, run.records, (), sources, None, run.predictions, run.certificate, run.summaries)
 
     @cached_property
     def analysis(self) -> Analysis:

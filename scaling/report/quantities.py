@@ -148,12 +148,6 @@ def outcome(failed: Failed) -> str:
     return "OOM" if failed.cause == "oom" else f"failed: {failed.cause}"
 
 
-def notes_of(row: Row, planned: int) -> tuple[str, ...]:
-    """Return the row's footnotes; the first one names missing rounds of an interrupted run."""
-    fewer = (f"{row.rounds_tried} of {planned} rounds measured",) if row.rounds_tried < planned else ()
-    return (*fewer, *row.footnotes)
-
-
 # ---------------------------------------------------------------- texts of several quantities
 
 

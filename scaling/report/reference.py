@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -162,7 +163,7 @@ def rate_alone(material: Material, row: Row) -> Estimate | None:
 
 def _devices(found: Certificate | None) -> Iterator[tuple[str, float]]:
     for field in RATES:
-        rates = (getattr(one, field) for one in (found.devices if found else ()))
+        rates = [getattr(one, field) for one in (found.devices if found else ())]
         if known := [rate for rate in rates if rate is not None]:
             yield field, median(known)
 
@@ -184,20 +185,20 @@ def toml(reference: Reference) -> str:
 
 
 def _table(path: str, table: Mapping[str, Any]) -> Iterator[str]:
-    nested = {key: value for key, value in table.items() if isinstance(value, dict)}
-    lists = {key: value for key, value in table.items() if isinstance(value, list | tuple)}
-    for key, value in table.items():
-        if key not in nested and key not in lists:
-            yield f"{_key(key)} = {json.dumps(value)}"
-    for key, value in nested.items():
-        yield from ("", f"[{path}{_key(key)}]", *_table(f"{path}{_key(key)}.", value))
-    for key, values in lists.items():
-        for value in values:
-            yield from ("", f"[[{path}{_key(key)}]]", *_table(f"{path}{_key(key)}.", value))
+    """Yield values, then tables, then lists of tables, as TOML needs them."""
 
+    def kind(one: tuple[str, Any]) -> int:
+        return isinstance(one[1], dict) + 2 * isinstance(one[1], list | tuple)
 
-def _key(key: str) -> str:
-    return key if key.replace("_", "").isascii() and key.replace("_", "").isalnum() else json.dumps(key)
+    for key, value in sorted(table.items(), key=kind):
+        own = f"{path}{key if re.fullmatch(r'[A-Za-z0-9_]+', key) else json.dumps(key)}"
+        if isinstance(value, dict):
+            yield from ("", f"[{own}]", *_table(f"{own}.", value))
+        elif isinstance(value, list | tuple):
+            for one in value:
+                yield from ("", f"[[{own}]]", *_table(f"{own}.", one))
+        else:
+            yield f"{own.removeprefix(path)} = {json.dumps(value)}"
 
 
 # ---------------------------------------------------------------- reading

@@ -20,7 +20,7 @@ from scaling.records.burn_in import PointSummary
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.run import Certificate, Header, PointRecord
-from scaling.report.anonymous import Disguise, disguise
+from scaling.report.anonymous import Disguise, hosts_of
 from scaling.report.formats import openmetrics
 from scaling.report.material import PAGE_FILE, Material, Place
 from scaling.run import NAME, listing, programs
@@ -91,7 +91,7 @@ def measure(
     """Measure the points that `records` lack, then print and write what `asked` wants; return the exit code.
     An interrupted run is not compared, and gets no verdict of `certify`."""
     _prepare()
-    hidden = disguise(header, records) if made.config.anonymous else None
+    hidden = Disguise(hosts_of(header, records)) if made.config.anonymous else None
     ending = Ending(asked, mailbox.look, hidden)
     screen: View
     if hidden and asked.view != "none":
@@ -202,14 +202,7 @@ def _kept(opened: store.Store, stream: Stream) -> Material:
     """Read back what the run's file has. Raises StoreError or UsageError if it is lost."""
     if said := opened.secure():
         stream.write(f"{said}\n")
-    found = store.read(opened.folder)
-    return Material(
-        found.header,
-        found.records,
-        predictions=found.predictions,
-        certificate=found.certificate,
-        summaries=found.summaries,
-    )
+    return Material.of(store.read(opened.folder))
 
 
 def _write_page(folder: Path, ending: Ending) -> str:

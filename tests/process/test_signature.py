@@ -14,7 +14,7 @@ import pytest
 from scaling.errors import UsageError
 from scaling.report import archive, signature
 from scaling.report.__main__ import main as report
-from scaling.report.unpacking import unpacked
+from scaling.report.archive import unpacked
 from scaling.tools.certify import flags
 from tests.support import stand_in_launch
 
@@ -94,7 +94,7 @@ def test_an_archive_of_other_records_is_without_the_signature(
     """A secret of the packing process is left out of the records, so these are not the signed ones."""
     sent = tmp_path / "later.tgz"
     monkeypatch.setenv("SOME_TOKEN", "digits-cnn")
-    archive.write(certified / "run", sent)
+    sent.write_bytes(archive.pack(certified / "run"))
     with unpacked([sent]) as folders:
         names = {path.name for path in folders[sent].iterdir()}
         versions = (folders[sent] / archive.VERSIONS).read_text()

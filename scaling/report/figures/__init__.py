@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from statistics import fmean, median
-from typing import get_args
+from typing import Any, NamedTuple, get_args
 
+from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.burn_in import StepTimes
-from scaling.analysis.table.catalogue import drawn, serious
+from scaling.analysis.table.catalogue import drawn, mark_named, serious
 from scaling.analysis.table.rows import Column, Row
 from scaling.records.events import Failed
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Sample
-from scaling.report import quantities
+from scaling.report import labels, quantities
+from scaling.report.document import by_curve
 from scaling.report.figures.parts import (
     Bar,
     Bars,
     Cards,
     Carried,
+    Cross,
+    Curve,
+    Curves,
+    Dot,
     Figure,
     Heat,
     Lane,
@@ -35,15 +42,13 @@ from scaling.report.figures.parts import (
     Table,
     shortened,
 )
-from scaling.report.figures.scaling import efficiency, speedup
 from scaling.report.labels import headline
 from scaling.report.material import Material
-from scaling.report.parts import NONE
+from scaling.report.parts import NONE, Quantity
 from scaling.report.parts import shown as shown_as
 from scaling.report.sections import behind, headline_of, name_of
 from scaling.text import HOUR_S, MINUTE_S, counted, decimals, duration, fixed
 
-EFFICIENCY = "efficiency"
 LABEL_WIDTH = 34
 # Bars of one figure; the table has all rows.
 MOST = 40
@@ -62,6 +67,127 @@ def _shown(material: Material, rows: Sequence[Row]) -> tuple[list[tuple[Row, str
 
 def _stamps(rows: Iterable[Row]) -> tuple[str, ...]:
     return serious({flag for row in rows for flag in row.flags})
+
+
+# ---------------------------------------------------------------- speedup, efficiency
+
+
+# With more curves, neither colours nor names are distinguishable.
+MOST_CURVES = 16
+
+
+class _Axis(NamedTuple):
+    """The upright axis: its text, the value of a row, and how the table shows it. `ideal`: the value of one
+    device. A row that does not claim its value has a place in the figure alone."""
+
+    upright: str
+    value: Callable[[Row], Estimate | None]
+    shown: Callable[[Estimate], Quantity | None]
+    ideal: float | None = None
+    claims: Callable[[Row], bool] = lambda _: True
+
+
+def speedup(material: Material) -> Iterator[Figure]:
+    """Make a figure per group of rows: speedup, or samples/s if no row has a speedup. One device has none."""
+
+    def claims(row: Row) -> bool:
+        return row.speedup is not None and not row.learnt_less
+
+    for title, rows in _groups(material):
+        if all(row.world_size == 1 for row in rows):
+            continue
+        if any(row.speedup for row in rows):
+            axis = _Axis("times one device", _speedup_in(rows), quantities.speedup, 1.0, claims)
+            yield _scaling("speedup", f"Speedup{title}", material, rows, axis)
+        elif any(row.samples_per_s for row in rows):
+            work = rows[0].workload
+            axis = _Axis(f"{work.unit}/s", lambda row: row.units_per_s, partial(quantities.rate, workload=work))
+            yield _scaling("speedup", f"{work.unit}/s, without a rate of one device{title}", material, rows, axis)
+
+
+def efficiency(material: Material) -> Iterator[Figure]:
+    """Make a figure per group of rows with an efficiency."""
+
+    def percent(row: Row) -> Estimate | None:
+        return row.efficiency.times(100.0) if row.efficiency and not row.learnt_less else None
+
+    axis = _Axis("efficiency, %", percent, lambda found: quantities.percent(found.times(0.01)), 100.0)
+    for title, rows in _groups(material):
+        if any(row.efficiency for row in rows):
+            yield _scaling("efficiency", f"Efficiency{title}", material, rows, axis)
+
+
+def _groups(material: Material) -> Iterator[tuple[str, list[Row]]]:
+    for number in dict.fromkeys(row.group for row in material.rows):
+        rows = [row for row in material.rows if row.group == number]
+        varying = labels.varying(rows[0], material.context)
+        yield (f": {', '.join(varying)}" if varying else ""), rows
+
+
+def _speedup_in(rows: Sequence[Row]) -> Callable[[Row], Estimate | None]:
+    """Return the speedup of a row for drawing. Rows that claim none are placed by their rate over that of one
+    device of their framework (weak scaling only)."""
+    alone = {
+        row.framework: row.samples_per_s.mean / row.speedup.mean
+        for row in rows
+        if row.samples_per_s and row.speedup and row.workload.batch_rule == "weak"
+    }
+
+    def of(row: Row) -> Estimate | None:
+        if row.speedup or not row.samples_per_s or row.framework not in alone:
+            return row.speedup
+        return Estimate(mean=row.samples_per_s.mean / alone[row.framework], low=None, high=None, n=row.rounds)
+
+    return of
+
+
+def _scaling(name: str, title: str, material: Material, rows: Sequence[Row], axis: _Axis) -> Figure:
+    """Make a figure over the number of devices. Of many curves it has those with a wrong row, then those that end
+    at the most devices and highest."""
+    every = []
+    for of in by_curve(rows):
+        values = [(row, found) for row in of if (found := axis.value(row)) is not None and found.mean > 0]
+        if values:
+            dots = (
+                Dot(row.world_size, found.mean, found.low, found.high, drawn(row.flags), axis.claims(row))
+                for row, found in values
+            )
+            every.append(Curve(labels.curve(of, material.context), of[0].curve, tuple(dots)))
+    kept = sorted(every, key=_worth, reverse=True)[:MOST_CURVES]
+    curves = tuple(curve for curve in every if curve in kept)
+    crosses = tuple(Cross(row.world_size, labels.name(row, material.context)) for row in rows if row.failed)
+    # The boundary is the geometric mean of the largest world size on one node and the smallest on several.
+    inside = max((row.world_size for row in rows if row.nodes == 1 and not row.failed), default=0)
+    across = min((row.world_size for row in rows if row.nodes > 1), default=0)
+    boundary = float((inside * across) ** 0.5) if 0 < inside < across else None
+    is_percent, more = axis.ideal == 100.0, len(every) - len(curves)
+    ends = [
+        f"{curve.label} {dot.value:,.{decimals(dot.value)}f}{' %' if is_percent else ''} at N={dot.at}"
+        for curve in curves
+        for dot in [dot for dot in curve.dots if dot.claimed][-1:]
+    ]
+    lines = [(curve.label, str(dot.at), _text(dot, axis), dot.mark) for curve in every for dot in curve.dots]
+    lines += [(cross.label, str(cross.world_size), NONE, "FAILED") for cross in crosses]
+    lowest = "those that end lowest, are in the table only"
+    return Figure(
+        name,
+        title,
+        says=f"{title}, over the number of devices: {'; '.join(ends) or 'nothing was measured'}",
+        body=Curves(axis.upright, is_percent, curves, crosses, axis.ideal, boundary),
+        table=Table(("strategy", "N", axis.upright, "marks"), tuple(lines)),
+        stamps=_stamps(rows),
+        left_out=f"{more} of {len(every)} strategies, {lowest}" if more else "",
+    )
+
+
+def _worth(curve: Curve) -> tuple[bool, int, float]:
+    wrong = any(mark_named(dot.mark).is_wrong for dot in curve.dots)
+    return wrong, curve.dots[-1].at, curve.dots[-1].value
+
+
+def _text(dot: Dot, axis: _Axis) -> str:
+    found = axis.shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0)) if dot.claimed else None
+    return NONE if found is None else f"{found}"
 
 
 # ---------------------------------------------------------------- loss
@@ -92,7 +218,7 @@ def loss(material: Material) -> Iterator[Figure]:
         "Loss of efficiency, by cause",
         says=f"A bar per row; {says}",
         body=Bars(names, bars),
-        table=Table(("row", f"{EFFICIENCY}, %", *(f"{name}, %" for name in names), "marks"), tuple(lines)),
+        table=Table(("row", "efficiency, %", *(f"{name}, %" for name in names), "marks"), tuple(lines)),
         stamps=_stamps(rows),
         left_out=left_out,
     )
@@ -168,10 +294,9 @@ def _joined(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def _timeline_line(lane: Lane, records: Sequence[PointRecord]) -> tuple[str, ...]:
-    ends = [(one.start_s, one.end_s) for of in lane.stretches.values() for one in of] or [(0.0, 0.0)]
-    kinds = Counter(record.point.kind for record in records)
-    points = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    last = max(0.0, *(end for _, end in ends))
+    ends = [tuple(one) for of in lane.stretches.values() for one in of] or [(0.0, 0.0)]
+    kinds = Counter(record.point.kind for record in records).items()
+    points, last = ", ".join(f"{count} {kind}" for kind, count in kinds), max(0.0, *(end for _, end in ends))
     return lane.label, points, duration(min(ends)[0]), duration(last), str(len(lane.failures))
 
 
@@ -188,7 +313,7 @@ def rounds(material: Material) -> Iterator[Figure]:
         rates = material.cell(row).rates
         found.append(Spread(label, tuple(100 * (rate / fmean(rates) - 1) for rate in rates), drawn(row.flags)))
     widest = max(found, key=lambda one: max(one.values) - min(one.values))
-    low, high = (fixed(end(widest.values), 1) for end in (min, max))
+    low, high = fixed(min(widest.values), 1), fixed(max(widest.values), 1)
     lines = ((one.label, ", ".join(fixed(value, 2) for value in one.values), one.mark) for one in found)
     yield Figure(
         "rounds",
@@ -208,8 +333,7 @@ def rounds(material: Material) -> Iterator[Figure]:
 
 # With more ranks, the heat map has lines of hosts and of the slowest ranks.
 MOST_RANKS = 64
-MOST_HOSTS = 48
-SLOWEST = 16
+MOST_HOSTS, SLOWEST = 48, 16
 MOST_COLUMNS = 240
 _SAYS = {
     "together": "Plain loops at once, no exchange: no rank waits, so a dark line is a slow rank",
@@ -357,14 +481,12 @@ def _gpus(records: Iterable[PointRecord]) -> list[Strip]:
             samples += [(past_s + sample.unix_s - first_s, sample) for sample in found]
             past_s += last_s - first_s + 1.0
     step_s = max((at_s for at_s, _ in samples), default=0.0) / STEPS or 1.0
-    strips = []
-    for title, of in _OF_GPUS.items():
-        by_step: dict[int, list[float]] = defaultdict(list)
-        for at_s, sample in samples:
+    by_title: dict[str, dict[int, list[float]]] = {title: defaultdict(list) for title in _OF_GPUS}
+    for at_s, sample in samples:
+        for title, of in _OF_GPUS.items():
             if (value := of(sample)) is not None:
-                by_step[int(at_s / step_s)].append(value)
-        strips.append(Strip(title, _readings(by_step, step_s)))
-    return [strip for strip in strips if strip.readings]
+                by_title[title][int(at_s / step_s)].append(value)
+    return [Strip(title, _readings(by_step, step_s)) for title, by_step in by_title.items() if by_step]
 
 
 def _readings(by_place: Mapping[int, Sequence[float]], unit: float = 1) -> tuple[Reading, ...]:
@@ -380,39 +502,35 @@ def burn_in(material: Material) -> Iterator[Figure]:
     scale_s, across = (HOUR_S, "hours") if one.whole.end_s >= LONG_S else (MINUTE_S, "minutes")
     unit, per_sample = f"{one.workload.unit}/s", one.workload.units_per_sample
 
-    def strip(
-        title: str, of: Sequence[StepTimes], value: Callable[[StepTimes], float | None], *, from_zero: bool = False
-    ) -> Strip:
-        known = ((each.end_s / scale_s, found) for each in of if (found := value(each)) is not None)
-        return Strip(title, tuple(Reading(at, *[found] * 3) for at, found in known), from_zero)
-
     def rate(of: StepTimes) -> float | None:
         return of.samples_per_s and of.samples_per_s * per_sample
 
-    steps = (
-        Reading(of.end_s / scale_s, 1e3 * of.p50_s, 1e3 * of.p95_s, 1e3 * of.p99_s)
-        for of in one.stretches
-        if of.p50_s is not None and of.p95_s is not None and of.p99_s is not None
-    )
+    def percentiles(of: StepTimes) -> tuple[float, ...] | None:
+        known = [1e3 * seconds for seconds in (of.p50_s, of.p95_s, of.p99_s) if seconds is not None]
+        return tuple(known) if len(known) == 3 else None
+
     what = "step, means of windows" if one.of_windows else "step"
-    strips = (
-        strip(unit, one.stretches, rate),
-        *([strip(f"one device alone, {unit}", plain.stretches, rate)] if plain else ()),
-        Strip(f"{what}, ms: p50, p95 (line), p99", tuple(steps), from_zero=False),
-        strip("longest step, ms", one.stretches, lambda of: of.worst_s and 1e3 * of.worst_s, from_zero=True),
-        *(
-            strip(title, one.stretches, fault, from_zero=True)
-            for title, fault in _FAULTS.items()
-            if any(map(fault, one.stretches))
-        ),
-    )
-    shown = tuple(each for each in strips if each.readings)
+    strips: list[tuple[str, Sequence[StepTimes], Callable[[StepTimes], Any], bool]] = [
+        (unit, one.stretches, rate, False),
+        (f"one device alone, {unit}", plain.stretches if plain else (), rate, False),
+        (f"{what}, ms: p50, p95 (line), p99", one.stretches, percentiles, False),
+        ("longest step, ms", one.stretches, lambda of: of.worst_s and 1e3 * of.worst_s, True),
+    ]
+    strips += [
+        (title, one.stretches, fault, True) for title, fault in _FAULTS.items() if any(map(fault, one.stretches))
+    ]
+    shown = []
+    for title, stretches, value, from_zero in strips:
+        known = ((of.end_s / scale_s, found) for of in stretches if (found := value(of)) is not None)
+        readings = (Reading(at, *(of if isinstance(of, tuple) else (of,) * 3)) for at, of in known)
+        shown.append(Strip(title, tuple(readings), from_zero))
+    shown = [strip for strip in shown if strip.readings]
     name = f"{name_of(one, material.context)} N={one.world_size}"
     yield Figure(
         "burn-in",
         f"Over time: {name}",
         says=f"{name} over {duration(one.whole.end_s)}, {len(one.stretches)} stretches",
-        body=Strips(across, shown),
+        body=Strips(across, tuple(shown)),
         table=_strips_table(shown, lambda value: fixed(value, decimals(value), grouped=True)),
         stamps=serious(("EMULATED",) if one.hardware.profile else ()),
     )

@@ -67,15 +67,12 @@ def names() -> tuple[str, ...]:
     )
 
 
-_IMPORTED_TEXTS = ("device_kind", "framework", "variables", "parallelism", "label")
+_IMPORTED_TEXTS = ("model", "precision", "device_kind", "framework", "variables", "parallelism", "label")
 
 
 def _imported(cell: Imported) -> dict[str, Value]:
-    rate = {**_estimate("samples_per_s", cell.rate), "unit": cell.unit}
     return {
         "strategy": f"imported:{cell.tool}",
-        "model": cell.model or None,
-        "precision": cell.precision or None,
         **{name: getattr(cell, name) or None for name in _IMPORTED_TEXTS},
         "batch_rule": "strong" if cell.strong else None,
         "batch_size": cell.batch_size or None,
@@ -83,7 +80,8 @@ def _imported(cell: Imported) -> dict[str, Value]:
         "world_size": cell.world_size,
         "rounds": len(cell.logs),
         **(_estimate("images_per_s", cell.rate) if cell.unit == "images" else {}),
-        **rate,
+        **_estimate("samples_per_s", cell.rate),
+        "unit": cell.unit,
         "speedup": cell.speedup,
         "efficiency_fraction": cell.efficiency,
         "base_world_size": cell.base_world_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from io import StringIO
-from itertools import chain, groupby, pairwise, zip_longest
+from itertools import groupby, pairwise, zip_longest
 from textwrap import wrap
 from typing import Literal, NamedTuple
 
@@ -125,9 +125,9 @@ def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 
 def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[Layout]:
     """Yield the layouts with gaps of two spaces; of one inside groups; of one everywhere."""
-    widths = [max(map(len, _column_heading(column))) for column in columns]
-    for index, text in chain.from_iterable(map(enumerate, rows)):
-        widths[index] = max(widths[index], len(text))
+    headings = [_column_heading(column) for column in columns]
+    texts = zip_longest(*zip(*headings, strict=True), *rows, fillvalue="")
+    widths = [max(map(len, column)) for column in texts]
     for heading, first, last in _groups(columns):
         inside = sum(widths[first : last + 1]) + last - first
         widths[first] += max(0, len(heading) - inside)
@@ -244,8 +244,7 @@ def draw(doc: Document, *, color: bool) -> str:
         if section.is_baselines:
             _baselines(console, section)
             continue
-        for text in section_lines(section):
-            _whole(console, text)
+        _printed(console, section_lines(section))
         if section.details:
             console.print()
             _pairs(console, [(label, Columns(list(values), padding=(0, 3))) for label, values in section.details])
@@ -260,15 +259,14 @@ def draw(doc: Document, *, color: bool) -> str:
 
 def styled(lines: Iterable[Text], *, color: bool) -> str:
     """Return lines as text; none is cut or wrapped. Signs that are not printable become spaces."""
-    return _text(_console_of(lines, color=color))
+    return _text(_printed(_console(color=color), lines))
 
 
-def _console_of(lines: Iterable[Text], *, color: bool, width: int = 0) -> Console:
-    console = _console(color=color, records=width > 0)
-    console.width = width or WIDTH
+def _printed(console: Console, lines: Iterable[Text]) -> Console:
+    """Print lines without cutting any: a missing number is worse than a long line."""
     for line in lines:
         line.plain = printable(line.plain)
-        _whole(console, line)
+        console.print(line, no_wrap=True, crop=False, overflow="ignore")
     return console
 
 
@@ -298,16 +296,16 @@ _SVG = """\
 
 def drawn(lines: Sequence[Text], *, title: str, theme: Literal["light", "dark"]) -> str:
     """Return lines as the SVG of a terminal of their width. It loads no font."""
-    console = _console_of(lines, color=True, width=max(line.cell_len for line in lines))
+    console = _printed(_console(color=True, width=max(line.cell_len for line in lines), records=True), lines)
     looks = DEFAULT_TERMINAL_THEME if theme == "light" else SVG_EXPORT_THEME
     return console.export_svg(title=printable(title), theme=looks, code_format=_SVG, unique_id="screen")
 
 
-def _console(*, color: bool, records: bool = False) -> Console:
+def _console(*, color: bool, width: int = WIDTH, records: bool = False) -> Console:
     # The environment is empty: COLUMNS, TERM and NO_COLOR must not change the text.
     return Console(
         file=StringIO(),
-        width=WIDTH,
+        width=width,
         record=records,
         force_terminal=color,
         color_system="standard" if color else None,
@@ -383,11 +381,6 @@ def table(layout: Layout, lines: Sequence[Line], cells: Sequence[Sequence[str]])
         if line.above:
             yield Text(layout.rule(f" {line.above} "), "dim")
         yield from _drawn(line, texts, layout)
-
-
-def _whole(console: Console, line: Text) -> None:
-    """Print a line of a table without cutting it: a missing number is worse than a long line."""
-    console.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
 def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:

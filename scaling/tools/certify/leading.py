@@ -145,7 +145,7 @@ def certify(lead: Lead, asked: Asked, found: Findings | None) -> int:
         signature.sign(judging.folder, asked.sign, archive.signed_forms(judging.folder))
     if asked.archive:
         files = {"junit.xml": tests.encode(), "verdict.json": as_json(judging.found).encode()}
-        archive.write(judging.folder, asked.archive, files, anonymous=made.config.anonymous, flag="--archive")
+        deliver(archive.pack(judging.folder, files, anonymous=made.config.anonymous), asked.archive, "--archive")
     return EXIT_CODES[judging.found.result]
 
 

@@ -13,8 +13,8 @@ from scaling.analysis.table.cost import ON_DEMAND, Bill, Pricing, bill, read_pri
 from scaling.analysis.table.rows import Row
 from scaling.command import deliver, has_color, obey
 from scaling.errors import UsageError
+from scaling.report.archive import unpacked
 from scaling.report.formats import markdown, terminal
-from scaling.report.unpacking import unpacked
 from scaling.text import readable
 from scaling.tools.compare import flags, formats, found, launches, verdicts
 from scaling.tools.compare.flags import NAME, Asked

@@ -24,8 +24,6 @@ from msgspec.structs import replace
 
 from scaling.analysis.table.analyse import rows
 from scaling.errors import UsageError
-from scaling.records.events import Window
-from scaling.records.run import PointRecord
 from scaling.report.figures import FIGURES
 from scaling.report.formats import csv
 from scaling.report.formats.html import page
@@ -37,7 +35,7 @@ from tests.support import hostile
 from tests.support.emulated_records import emulated_run
 from tests.support.histories import history_lines, history_page
 from tests.support.report_scenes import SCENES, cluster_run, networks_run
-from tests.support.scripted_records import failed, written
+from tests.support.scripted_records import failed, faster, written
 from tests.support.spoilt import shown, spoilt
 
 SERIOUS = {"cluster": ("OVERSUBSCRIBED", "FAILED"), "networks": ("MISLABELLED",), "default": ()}
@@ -169,19 +167,10 @@ def test_the_command_can_be_copied_without_scripts() -> None:
 
 def test_large_numbers_have_commas_and_small_ones_none() -> None:
     head, records = SCENES["default"]()
-    text = page.render(Material(head, [_a_hundredth(one) for one in records]))
+    text = page.render(Material(head, [faster(one, 0.01) for one in records]))
     assert "on 2 devices: 59,654 images/s" in text
     assert text.count(">31,756 ± ") == 2 and "31756 " not in text
     assert ">596.5 ± " in made("default") and "on 16 devices: 3937 images/s" in made("cluster")
-
-
-def _a_hundredth(of: PointRecord) -> PointRecord:
-    """Return the point with a hundredth of each window's time."""
-
-    def short(window: Window) -> Window:
-        return replace(window, end_s=window.start_s + (window.end_s - window.start_s) / 100)
-
-    return replace(of, ranks=tuple(replace(rank, windows=tuple(map(short, rank.windows))) for rank in of.ranks))
 
 
 def test_dots_and_bars_say_their_values() -> None:

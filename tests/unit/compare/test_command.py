@@ -51,7 +51,7 @@ def test_archives_are_compared_as_their_runs_are(tmp_path: Path, capsys: pytest.
     sides = [on_disk(tmp_path / name, without_noise()) for name in ("base", "new")]
     packed = [tmp_path / f"{name}.tgz" for name in ("base", "new")]
     for side, file in zip(sides, packed, strict=True):
-        archive.write(Path(side), file)
+        file.write_bytes(archive.pack(Path(side)))
     found = []
     for runs in (sides, [str(packed[0]), sides[1]], [*map(str, packed)]):
         found.append((command.main(runs), capsys.readouterr()))

@@ -17,7 +17,7 @@ from scaling.records import store
 from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
 from scaling.report import __main__ as command
-from scaling.report.anonymous import Disguise, disguise
+from scaling.report.anonymous import Disguise, hosts_of
 from scaling.run import measuring, ranks
 from scaling.run.invocation import Invocation
 from scaling.transport.base import Mailbox
@@ -141,7 +141,7 @@ def test_names_that_the_analysis_knows_stay() -> None:
 
 def test_every_text_of_a_run_is_replaced() -> None:
     made, records = run()
-    hidden = disguise(made, records)
+    hidden = Disguise(hosts_of(made, records))
     texts = [*_texts(hidden.of(made)), *(text for one in records for text in _texts(hidden.of(one)))]
     assert not [text for text in texts for name in NAMES if name in text]
     assert [one.hostname for one in hidden.of(made).hosts] == ["node1", "node2"]
@@ -163,7 +163,7 @@ def _texts(value: object) -> Iterator[str]:
 
 def test_the_records_are_read_alike_apart_from_names(folder: Path) -> None:
     material = command.joined([folder], although_different=False)
-    hidden = disguise(material.header, material.records).material(material)
+    hidden = Disguise(hosts_of(material.header, material.records)).material(material)
     assert [row.efficiency for row in hidden.rows] == [row.efficiency for row in material.rows]
     assert [row.flags for row in hidden.rows] == [row.flags for row in material.rows]
 
@@ -197,7 +197,7 @@ def test_a_run_prints_no_names(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_the_view_of_a_run_names_no_program() -> None:
-    hidden, out = disguise(*run()), StringIO()
+    hidden, out = Disguise(hosts_of(*run())), StringIO()
     view = measuring._HiddenView(out, hidden)
     one = run()[1][0]
     view.finished(one, (), 1, 2)
@@ -215,7 +215,7 @@ def test_the_page_of_a_run_has_no_names(tmp_path: Path, monkeypatch: pytest.Monk
         return subprocess.CompletedProcess([], 0, "", "")
 
     monkeypatch.setattr("scaling.run.programs.output", output)
-    ending = measuring.Ending(ASKED, lambda: None, disguise(*run()) if hidden else None)
+    ending = measuring.Ending(ASKED, lambda: None, Disguise(hosts_of(*run())) if hidden else None)
     assert measuring._write_page(tmp_path, ending) == str(tmp_path / "page.html")
     assert ("--anonymous" in given) == hidden
 

@@ -16,7 +16,7 @@ from scaling.analysis.table.burn_in import summarized
 from scaling.records.burn_in import LinkErrors, PointSummary, is_kept
 from scaling.records.run import Header, PointRecord
 from scaling.report import __main__ as command
-from scaling.report.anonymous import disguise
+from scaling.report.anonymous import Disguise, hosts_of
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Strips
 from scaling.report.formats import json as schema
@@ -150,7 +150,7 @@ def test_hosts_are_hidden(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "longest: rank 1 on node2" in text
     assert not any(name in text for name in HOSTS)
     head, records, _ = run()
-    assert not disguise(head, records).material(material()).lacks
+    assert not Disguise(hosts_of(head, records)).material(material()).lacks
 
 
 @pytest.mark.parametrize(("asked", "lacks"), [("2h", False), ("3h", True)])

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.rows import Column, Explanation, Mark, Row, Table, known
 from scaling.report.answer import banners
+from scaling.report.figures import speedup
 from scaling.report.figures.parts import Curves
-from scaling.report.figures.scaling import speedup
 from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.formats.html import page
 from scaling.report.material import Material

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,27 +38,20 @@ USE = DeviceUse(
 )  # fmt: skip
 
 
-def said(use: DeviceUse) -> str:
-    return document.device(use, scripted_records.point().workload)
-
-
-def test_a_device_line() -> None:
-    assert said(USE) == "SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 0.432 J/image, 2.31 images/s/W"
-
-
-def test_energy_of_power_readings_is_marked() -> None:
-    assert said(replace(USE, energy_is_integral=True)).endswith(", ~0.432 J/image, 2.31 images/s/W")
-
-
-def test_a_slow_device_is_told() -> None:
-    assert said(replace(USE, slowest_sm_clock_mhz=1200.0)).startswith(
-        "SM 1,395 MHz (1,410 at most, the slowest 1,200), "
-    )
-
-
-def test_values_that_no_gpu_reports_are_left_out() -> None:
-    assert said(DeviceUse(power_w=70.0)) == "70 W"
-    assert said(DeviceUse()) == ""
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (USE, "SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 0.432 J/image, 2.31 images/s/W"),
+        (replace(USE, energy_is_integral=True), "...~0.432 J/image, 2.31 images/s/W"),
+        (replace(USE, slowest_sm_clock_mhz=1200.0), "SM 1,395 MHz (1,410 at most, the slowest 1,200), ..."),
+        (DeviceUse(power_w=70.0), "70 W"),
+        (DeviceUse(), ""),
+    ],
+)
+def test_a_device_line(use: DeviceUse, text: str) -> None:
+    """A slow device is named, energy of power readings is marked, what no GPU reports is left out."""
+    found = document.device(use, scripted_records.point().workload)
+    assert re.fullmatch(re.escape(text).replace(r"\.\.\.", ".*"), found)
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,10 @@ def crowded() -> Run:
     return header(launch_size=2), [_disturbed(one) if one.point.kind == "exchange" else one for one in records]
 
 
-def _disturbed(one: PointRecord) -> PointRecord:
+def _disturbed(one: PointRecord, *, repeats: bool = True) -> PointRecord:
     burner = (Foreign(name="cc1plus", run_s=2.0, over_s=3.0),)
-    ranks = (
-        replace(rank, disturbed=rank.windows[:1], telemetry=replace(rank.telemetry, foreign=burner))
-        for rank in one.ranks
-    )
+    found = [replace(rank, telemetry=replace(rank.telemetry, foreign=burner)) for rank in one.ranks]
+    ranks = (replace(rank, disturbed=rank.windows[:1]) if repeats else rank for rank in found)
     return replace(one, ranks=tuple(ranks))
 
 
@@ -295,13 +293,9 @@ def test_a_slow_place_in_a_note_of_any_row_is_on_the_screen(note: str, said: str
 
 
 def test_trust_has_what_the_tables_warn_of() -> None:
-    used = (Foreign(name="cc1plus", run_s=2.0, over_s=3.0),)
+    busy = (PointWarning(kind="busy-cpus", text="busy"),)
     made = [
-        replace(
-            one,
-            warnings=(PointWarning(kind="busy-cpus", text="busy"),),
-            ranks=tuple(replace(rank, telemetry=replace(rank.telemetry, foreign=used)) for rank in one.ranks),
-        )
+        replace(_disturbed(one, repeats=False), warnings=busy)
         for number in range(3)
         for one in sweep(number, 0.1, {2: 0.11})
     ]
@@ -325,12 +319,6 @@ def test_a_run_that_lacks_points_is_resumed_and_another_one_repeated() -> None:
 
 
 AGAIN, SRUN = "python -m scaling.run --like RUN", "srun --mpi"
-
-
-def test_without_mpi_ranks_are_started_as_before() -> None:
-    made, records = default_run()
-    text = screen.render(Material(replace(made, mpi="ZeroMQ 4.3.5"), records), PLACE, width=80, color=False)
-    assert f"again    python -m scaling.run --like {PLACE.run}  # 2 ranks, started as before\n" in text
 
 
 @pytest.mark.parametrize(

@@ -162,19 +162,21 @@ def _page(material: Material, names: Collection[str]) -> str:
         "command": facts.command(header, shlex.join(header.command)) if header.hosts else "",
         "made_with": "; ".join(text for label, text in doc.facts if label in ("software", "hosts", "started")),
     }
-    is_there = {
-        "figures": ("Figures", first),
-        "tables": ("All rows", True),
-        "sound": ("Is it sound?", sound),
-        "notes": ("Notes", doc.footnotes),
-        "certificate": ("Certificate", material.certificate),
-        "machine": ("Machine", True),
-        "reproduce": ("Reproduce", header.hosts),
-        "data": ("Data", True),
-        "reading": ("How to read", doc.how_to_read),
-    }
-    values["parts"] = [(anchor, name) for anchor, (name, is_so) in is_there.items() if is_so]
+    values["parts"] = [(anchor, name) for anchor, name, is_there in _parts(values) if is_there]
     return fill(HERE / "page.html.j2", values)
+
+
+def _parts(page: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
+    """Yield the anchor and the name of each part, and whether this page has it."""
+    yield "figures", "Figures", page["first"]
+    yield "tables", "All rows", True
+    yield "sound", "Is it sound?", page["sound"]
+    yield "notes", "Notes", page["doc"].footnotes
+    yield "certificate", "Certificate", page["certificate"]
+    yield "machine", "Machine", True
+    yield "reproduce", "Reproduce", page["command"]
+    yield "data", "Data", True
+    yield "reading", "How to read", page["doc"].how_to_read
 
 
 def _of_row(column: Column, line: Line, row: Row, material: Material) -> Shown:

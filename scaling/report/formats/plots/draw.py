@@ -313,7 +313,6 @@ def render(
     of, above, below = (NARROW, 0.0, 0.0) if is_column else (WIDE, HEADING_IN, FOOTING_IN)
     shrunk = COLUMN_IN / of.width_in if is_column else 1.0
     title, says = ("; ".join(texts) for texts in zip(*((one.title, one.says) for one in figures), strict=True))
-    out = BytesIO()
     with drawing(theme):
         heights = [_height(figure, of) + above + below for figure in figures]
         on = Drawing(figsize=(of.width_in, sum(heights)))
@@ -326,13 +325,18 @@ def render(
                 sheet.footing(f"{footing}{f' ({figure.left_out})' if figure.left_out else ''}")
         if kind == "svg":
             return _saved(_svg(on), title, f"{says}. {footing}", shrunk).encode()
-        if kind == "png":
-            on.set_dpi(DOTS_PER_INCH * scale * shrunk)
-            latin = title.encode("latin-1", "replace").decode("latin-1")  # as texts in PNG are
-            FigureCanvasAgg(on).print_png(out, metadata={"Software": None, "Title": latin})
-        else:
-            dates: dict[str, Any] = {"CreationDate": None, "Title": title, "Subject": footing}
-            FigureCanvasPdf(on).print_pdf(out, metadata=dates)
+        return _printed(on, kind, title, footing, DOTS_PER_INCH * scale * shrunk)
+
+
+def _printed(on: Drawing, kind: Kind, title: str, footing: str, dpi: float) -> bytes:
+    out = BytesIO()
+    if kind == "png":
+        on.set_dpi(dpi)
+        latin = title.encode("latin-1", "replace").decode("latin-1")  # as texts in PNG are
+        FigureCanvasAgg(on).print_png(out, metadata={"Software": None, "Title": latin})
+    else:
+        dates: dict[str, Any] = {"CreationDate": None, "Title": title, "Subject": footing}
+        FigureCanvasPdf(on).print_pdf(out, metadata=dates)
     return out.getvalue()
 
 
