@@ -114,14 +114,15 @@ def _all_reduce(
     first = ranks[0].host.hostname
     told: dict[int, RankAllReduce] = {}
     with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a store with it can still listen there
         try:
-            port = _hold(held, places[first].address)
+            held.bind((places[first].address, 0))
         except OSError as refused:
             error = f"{first} cannot bind a port there: {refused.strerror}"
         else:
             asked = [
                 AskedAllReduce(task=task, largest_bytes=largest_bytes(ranks), budget_s=BUDGET_S, inside=inside)
-                for task in tasks(ranks, word, places, mode, port)
+                for task in tasks(ranks, word, places, mode, held.getsockname()[1])
             ]
             told, error = _exchanged(mailbox, ranks, number, asked)
     return found(ranks, told, AllReduce(network=word, backend=mode, error=error))
@@ -145,14 +146,6 @@ def _exchanged(
         return answers, f"no answer within {LIMIT_S:.0f} s from rank {silent}" if silent else ""
     finally:
         mailbox.order_all(EndProcess(number=number))
-
-
-def _hold(one: socket.socket, address: str) -> int:
-    """Bind a port on which a store with SO_REUSEADDR can still listen. Raises OSError."""
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    one.bind((address, 0))
-    port: int = one.getsockname()[1]
-    return port
 
 
 def against(ranks: Sequence[RankFacts]) -> str:

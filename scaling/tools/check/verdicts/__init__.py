@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from scaling import __version__, frameworks
@@ -77,7 +77,13 @@ def direct(facts: Facts) -> Iterator[Verdict]:
     """Check GPUDirect RDMA, which GeForce cards lack (docs.nvidia.com/cuda/gpudirect-rdma: Tesla and Quadro)."""
     if len(facts.nodes) < 2:
         return
-    ways = {node: _way(facts.of(node)[0]) for node in facts.nodes if _has_both(facts.of(node)[0])}
+    ranks = {node: facts.of(node)[0] for node in facts.nodes}
+    ways = {
+        node: _way(rank)
+        for node, rank in ranks.items()
+        if any("GeForce" not in gpu.name for gpu in rank.driver.gpus)
+        and any(card.active for card in rank.host.hcas)
+    }
     text = "RDMA cards cannot reach the GPUs, so NCCL copies through host memory:"
     mend = (
         "modprobe nvidia_peermem (part of the driver, needs the RDMA stack at its installation), or the "
@@ -87,11 +93,6 @@ def direct(facts: Facts) -> Iterator[Verdict]:
     if ways and all(way for way, _ in ways.values()):
         text = grouped({node: way for node, (way, _) in ways.items()})
         yield ok("gpu direct", f"RDMA cards can reach the GPUs: {text}")
-
-
-def _has_both(rank: RankFacts) -> bool:
-    gpus = [gpu for gpu in rank.driver.gpus if "GeForce" not in gpu.name]
-    return bool(gpus) and any(card.active for card in rank.host.hcas)
 
 
 def _way(rank: RankFacts) -> tuple[str, str]:
@@ -126,7 +127,11 @@ def all_reduce(facts: Facts) -> Iterator[Verdict]:
         if one.left_out:
             yield ok(TOPIC, f"{_over(one)}not measured: {one.left_out}")
         elif one.error:
-            yield _failed(one)
+            look = (
+                f"{NCCL_LOG} shows where it stopped" if one.backend == "nccl" else "look at that rank's node first"
+            )
+            text = f"{_over(one)}{FRAMEWORK}:{one.backend} failed: {one.error}"
+            yield error(TOPIC, text, f"{look}; a sweep would fail too")
         elif one.everyone is not None:
             yield _judged(facts, one, one.everyone)
             yield from _without_rdma(facts, one)
@@ -135,12 +140,6 @@ def all_reduce(facts: Facts) -> Iterator[Verdict]:
 
 def _over(one: AllReduce) -> str:
     return f"{one.network}: " if one.network else ""
-
-
-def _failed(one: AllReduce) -> Verdict:
-    look = f"{NCCL_LOG} shows where it stopped" if one.backend == "nccl" else "look at that rank's node first"
-    text = f"{_over(one)}{FRAMEWORK}:{one.backend} failed: {one.error}"
-    return error(TOPIC, text, f"{look}; a sweep would fail too")
 
 
 def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
@@ -252,14 +251,10 @@ def versions(facts: Facts) -> Iterator[Verdict]:
 
 def _overwritten(host: HostInfo) -> str:
     """Packages of NCCL that share an environment, "" if none do."""
-    every = ([f"{name} {of[name]}" for name in NCCL if name in of] for of in _environments(host))
-    return next((" and ".join(names) for names in every if len(names) > 1), "")
-
-
-def _environments(host: HostInfo) -> Iterator[Mapping[str, str]]:
     others = [one.versions for one in host.interpreters]
-    yield {name: text for name, text in host.versions.items() if all(one.get(name) != text for one in others)}
-    yield from others
+    own = {name: text for name, text in host.versions.items() if all(one.get(name) != text for one in others)}
+    every = ([f"{name} {of[name]}" for name in NCCL if name in of] for of in (own, *others))
+    return next((" and ".join(names) for names in every if len(names) > 1), "")
 
 
 def _installed(rank: RankFacts) -> dict[str, str]:
