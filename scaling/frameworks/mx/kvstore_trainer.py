@@ -19,12 +19,12 @@ from scaling.records.task import Task
 
 
 def connect(task: Task) -> Trainer:
-    strategy, alone = task.point.strategy, task.point.kind == "comm"
-    if strategy in LOCAL.names:
-        return NodeGradients(task) if alone else NodeTraining(task)
-    if strategy == ASYNCHRONOUS:
-        return AsynchronousGradients(task) if alone else AsynchronousTraining(task)
-    return KvstoreGradients(task) if alone else KvstoreTraining(task)
+    """Return the shared loop with the strategy's exchange, or for kind `comm` the exchange alone."""
+    strategy, alone, in_node = task.point.strategy, task.point.kind == "comm", task.point.strategy in LOCAL.names
+    exchange = Node if in_node else CountedKvstore if strategy == ASYNCHRONOUS else Kvstore
+    kind = GradientExchange if alone else NodeTraining if in_node else Training
+    trainer: Trainer = type(exchange.__name__, (exchange, kind), {})(task)
+    return trainer
 
 
 # ---------------------------------------------------------------- of one process
@@ -59,17 +59,13 @@ class Node(Exchange):
         )
 
 
-class NodeTraining(Node, Training):
+class NodeTraining(Training):
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the first device's parameters. Raises RuntimeError if those of another device differ."""
         found = {str(each): digest_of(self.weights_of(each)) for each in self.contexts}
         if len(set(found.values())) > 1:
             raise RuntimeError(f"the devices' parameters differ: {found}")
         return super().weights()
-
-
-class NodeGradients(Node, GradientExchange):
-    """Its sums and updates alone."""
 
 
 # ---------------------------------------------------------------- distributed
@@ -168,19 +164,3 @@ class CountedKvstore(Kvstore):
         others, pushes = counted - self._told - self._pushes, self._pushes
         self._told, self._pushes = counted, 0
         return others / pushes if pushes else 0.0
-
-
-class KvstoreTraining(Kvstore, Training):
-    """The shared loop. Gluon's Trainer pushes gradients and pulls weights."""
-
-
-class KvstoreGradients(Kvstore, GradientExchange):
-    """Its pushes and pulls alone."""
-
-
-class AsynchronousTraining(CountedKvstore, Training):
-    """The shared loop, with each rank at its own pace."""
-
-
-class AsynchronousGradients(CountedKvstore, GradientExchange):
-    """Its pushes and pulls alone."""

@@ -6,7 +6,7 @@ Strategies differ in their contexts and in the Trainer that exchanges the gradie
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -261,15 +261,17 @@ class RealCompute:
             self.net.cast(rank.dtype)
         self.net.hybridize(static_alloc=True, static_shape=True)
 
+    @cached_property
+    def feeds(self) -> list[feeding.Opened]:
+        """Return one feed per context, opened on first use: the Trainer needs the size of a batch."""
+        task, spec = self._rank.task, self._rank.spec
+        return [feeding.opened(replace(task, rank=rank), spec, native_feed.Records) for rank in self._rank.ranks()]
+
     def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
         """Do the slow first work. `trainer` has joined the exchange of the gradients of `parameters`."""
         self._parameters, self._trainer = parameters, trainer
         self._criterion = loss_of(self._rank.spec.target)
         self._criterion.hybridize(static_alloc=True, static_shape=True)
-        task, spec = self._rank.task, self._rank.spec
-        self.feeds = [
-            feeding.opened(replace(task, rank=rank), spec, native_feed.Records) for rank in self._rank.ranks()
-        ]
         self._batches = self._moved(0) if all(feed.fixed for feed in self.feeds) else None
 
     def step(self, update: Callable[[], None]) -> int:
@@ -413,6 +415,10 @@ class Training(Trained, Exchange):
         self.samples = 0
         self._trains = task.point.workload.trains
         self.compute.begin(self.trained, self.trainer)
+
+    def update_samples(self) -> int:
+        compute = self.compute
+        return len(compute.feeds[0].batch(0)[1]) if isinstance(compute, RealCompute) else super().update_samples()
 
     def step(self) -> None:
         """Do forward, backward and update, or only the passes that the point asks for."""

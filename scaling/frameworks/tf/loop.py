@@ -1,12 +1,13 @@
-"""The TensorFlow training loop of all TensorFlow strategies, and the trainer of `tensorflow:plain`.
+"""The TensorFlow training loop of all strategies, and the trainers of `plain` and MultiWorkerMirroredStrategy.
 
 Strategies differ in where variables are made and in what happens to the gradients.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 from scaling.frameworks import feeding, options
 from scaling.frameworks.abilities import Learnt, Trained, filled
-from scaling.frameworks.base import Trainer
+from scaling.frameworks.base import Trainer, read_options, timeout_s
 from scaling.frameworks.tf import native_feed, network
-from scaling.frameworks.tf.rank import EmulatedCompute, TensorFlowRank
+from scaling.frameworks.tf.rank import AllReduces, EmulatedCompute, TensorFlowRank
+from scaling.frameworks.tf.strategies import MULTI_WORKER
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads import feeds
@@ -172,6 +174,8 @@ pipeline = partial(feeding.alone, native=native_feed.Dataset)
 
 def connect(task: Task) -> Trainer:
     end_with_parent()
+    if task.point.strategy in MULTI_WORKER.names:
+        return MirroredGradients(task) if task.point.kind == "comm" else Mirrored(task)
     return Training(task)
 
 
@@ -205,7 +209,10 @@ class Learning(TensorFlowRank):
             self.model = self.build()
             # The variables of the gradients, as tf.Variable.
             self.sources = sources(self.trained(self.model))
-            self.optimizer = self._make_optimizer()
+            self.optimizer = optimizer_of(self.compute.recipe)
+            if task.point.workload.precision == "fp16":
+                self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
+            self.optimizer.build(self.sources)
         self.describe(self.model)
         self.broadcast()
         self.samples = 0
@@ -244,13 +251,6 @@ class Learning(TensorFlowRank):
         loss, gradients = self.compute.gradients(images, labels)
         self.optimizer.apply(self.exchange(gradients))
         return loss
-
-    def _make_optimizer(self) -> keras.Optimizer:
-        optimizer = optimizer_of(self.compute.recipe)
-        if self.task.point.workload.precision == "fp16":
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        optimizer.build(self.sources)
-        return optimizer
 
 
 class Training(Learning, Trained):
@@ -330,3 +330,72 @@ class Training(Learning, Trained):
         self._step(*batch)
         for variable, value in zip(variables, kept, strict=True):
             variable.assign(value)
+
+
+# ---------------------------------------------------------------- MultiWorkerMirroredStrategy
+
+
+class Mirrored(Training):
+    """The shared loop in the replica of a MultiWorkerMirroredStrategy."""
+
+    def join(self) -> None:
+        self._strategy = _mirrored(self.task)
+        self.replicas = self._strategy.num_replicas_in_sync
+
+    def scope(self) -> AbstractContextManager[object]:
+        scope: AbstractContextManager[object] = self._strategy.scope()
+        return scope
+
+    def distribute(self, function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+        def replica(*batch: tf.Tensor) -> tf.Tensor:
+            return self._strategy.run(function, batch)
+
+        return replica
+
+
+class MirroredGradients(AllReduces):
+    """The all-reduce of one step alone, for this model's gradients."""
+
+    def join(self) -> None:
+        self._strategy = _mirrored(self.task)
+
+    def exchange(self, *gradients: tf.Tensor) -> None:
+        def reduce(*gradients: tf.Tensor) -> None:
+            # As in Keras's optimiser, with its packs. The strategy needs tensors with a device.
+            placed = list(map(tf.identity, gradients))
+            tf.group(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed))
+
+        self._strategy.run(reduce, gradients)
+
+
+def _mirrored(task: Task) -> tf.distribute.Strategy:
+    experimental = tf.distribute.experimental
+    mode = task.point.strategy.partition(":")[2]
+    packed = read_options(MULTI_WORKER.options, task.point.options)["bytes_per_pack"]
+    options = experimental.CommunicationOptions(
+        bytes_per_pack=round(packed / task.point.hardware.shrink),
+        implementation=experimental.CommunicationImplementation[mode.upper()],
+    )
+    _have_patience(task)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    # The strategy would ignore SIGTERM to save work, but there is none here.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return strategy
+
+
+def _have_patience(task: Task) -> None:
+    """Configure the coordination service with a longer timeout. The strategy's own timeout is 10 s, but ranks are
+    paused for longer while others are measured. A TensorFlow with another internal interface keeps its timeout."""
+    with suppress(ImportError, AttributeError, TypeError):
+        from tensorflow.python.distribute import collective_all_reduce_strategy
+        from tensorflow.python.eager import context
+
+        # The module of these messages differs by version.
+        messages = collective_all_reduce_strategy.coordination_config_pb2
+        workers = messages.CoordinatedJob(name="worker", num_tasks=task.point.world_size)
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader="/job:worker/replica:0/task:0",
+            heartbeat_timeout_in_ms=round(1000 * timeout_s(task.clocks)),
+            coordinated_jobs=[workers],
+        )

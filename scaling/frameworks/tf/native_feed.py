@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -38,7 +39,7 @@ class Dataset:
         options.deterministic = True
         with tf.device("CPU"):
             found = _encoded(task, pictures).repeat()
-            decode = _Decode(pictures.images, task.seed)
+            decode = _decoder(pictures.images, task.seed)
             found = found.map(decode, num_parallel_calls=workers).batch(size, drop_remainder=True)
             self._batches = iter(found.prefetch(2).with_options(options))
 
@@ -58,30 +59,22 @@ class Dataset:
 
 def _encoded(task: Task, pictures: Pictures) -> tf.data.Dataset:
     """Return one rank's shard, reshuffled each epoch: encoded pictures and their classes."""
-    if isinstance(pictures.encoded, Tree):
-        return _of_tree(task, pictures.encoded)
+    size, rank, seed = task.point.world_size, task.rank, task.seed
+    if isinstance(tree := pictures.encoded, Tree):
+        shard = feeds.sampler_of(task, len(tree)).shard
+        paths = [os.fsencode(tree.paths[index]) for index in shard]  # names need not be UTF-8
+        labels = np.asarray(tree.labels, np.int64)[shard]
+        found = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(shard), seed=seed)
+        return found.map(lambda path, label: (tf.io.read_file(path), label))
     spec = data.spec(task.point.workload.data)
-    files = tfrecord_files(data.locate(spec, task.data_dir), spec, "train")
-    return _of_records(task, [str(each) for each in files])
-
-
-def _of_tree(task: Task, tree: Tree) -> tf.data.Dataset:
-    shard = feeds.sampler_of(task, len(tree)).shard
-    # Names need not be UTF-8.
-    paths, labels = [os.fsencode(tree.paths[index]) for index in shard], np.asarray(tree.labels, np.int64)[shard]
-    found = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(shard), seed=task.seed)
-    return found.map(lambda path, label: (tf.io.read_file(path), label))
-
-
-def _of_records(task: Task, files: list[str]) -> tf.data.Dataset:
-    """Return whole files if there is one for each rank, else every N-th record, N the world size."""
-    size, rank = task.point.world_size, task.rank
+    files = list(map(str, tfrecord_files(data.locate(spec, task.data_dir), spec, "train")))
+    # Whole files if there is one for each rank, else every N-th record, N the world size.
     if len(files) >= size:
-        own = tf.data.Dataset.from_tensor_slices(files[rank::size]).shuffle(len(files), seed=task.seed)
+        own = tf.data.Dataset.from_tensor_slices(files[rank::size]).shuffle(len(files), seed=seed)
         found = own.interleave(tf.data.TFRecordDataset, cycle_length=INTERLEAVED, block_length=16)
     else:
         found = tf.data.TFRecordDataset(files).shard(size, rank)
-    return found.shuffle(SHUFFLED, seed=task.seed).map(_parsed)
+    return found.shuffle(SHUFFLED, seed=seed).map(_parsed)
 
 
 def _parsed(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -90,40 +83,36 @@ def _parsed(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return found[PICTURE], found[LABEL] - 1
 
 
-class _Decode:
-    """Maps an encoded picture to a training image."""
+def _decoder(images: Images, seed: int) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    """Return a function of an encoded picture and its class to uint8 (height, width, channels) in the model's
+    size, and the class."""
 
-    def __init__(self, images: Images, seed: int) -> None:
-        self._images, self._seed = images, seed
-
-    def __call__(self, content: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return uint8 (height, width, channels) in the model's size, and the class."""
-        images = self._images
-        part = tf.cond(
-            tf.io.is_jpeg(content), lambda: self._part_of_jpeg(content), lambda: self._part_of_others(content)
-        )
-        resized = tf.image.resize(part, (images.height, images.width))
-        turned = tf.image.random_flip_left_right(resized, seed=self._seed + 1)
-        pixels = tf.cast(tf.round(turned), tf.uint8)
-        return tf.ensure_shape(pixels, (images.height, images.width, images.channels)), label
-
-    def _part_of_jpeg(self, content: tf.Tensor) -> tf.Tensor:
-        begin, size = self._window(tf.io.extract_jpeg_shape(content))
-        crop = tf.concat([begin[:2], size[:2]], axis=0)
-        return tf.image.decode_and_crop_jpeg(content, crop, channels=self._images.channels)
-
-    def _part_of_others(self, content: tf.Tensor) -> tf.Tensor:
-        whole = tf.io.decode_image(content, channels=self._images.channels, expand_animations=False)
-        return tf.slice(whole, *self._window(tf.shape(whole)))
-
-    def _window(self, shape: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def window(shape: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the start and the size of a random part: (height, width, all channels)."""
         begin, size, _ = tf.image.sample_distorted_bounding_box(
             shape,
             tf.zeros([1, 0, 4]),
-            seed=self._seed + 2,
+            seed=seed + 2,
             area_range=AREA,
             aspect_ratio_range=RATIO,
             use_image_if_no_bounding_boxes=True,
         )
         return begin, size
+
+    def part_of_jpeg(content: tf.Tensor) -> tf.Tensor:
+        begin, size = window(tf.io.extract_jpeg_shape(content))
+        crop = tf.concat([begin[:2], size[:2]], axis=0)
+        return tf.image.decode_and_crop_jpeg(content, crop, channels=images.channels)
+
+    def part_of_others(content: tf.Tensor) -> tf.Tensor:
+        whole = tf.io.decode_image(content, channels=images.channels, expand_animations=False)
+        return tf.slice(whole, *window(tf.shape(whole)))
+
+    def decode(content: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        part = tf.cond(tf.io.is_jpeg(content), lambda: part_of_jpeg(content), lambda: part_of_others(content))
+        resized = tf.image.resize(part, (images.height, images.width))
+        turned = tf.image.random_flip_left_right(resized, seed=seed + 1)
+        pixels = tf.cast(tf.round(turned), tf.uint8)
+        return tf.ensure_shape(pixels, (images.height, images.width, images.channels)), label
+
+    return decode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import tensorflow as tf
 
@@ -34,8 +35,7 @@ class Coordinator(Learning):
             # All pushes, and the sum over steps of pushes between a step's pull and its push.
             self._pushes = tf.Variable(0, dtype=tf.int64, trainable=False, name="pushes")
             self._stale = tf.Variable(0, dtype=tf.int64, trainable=False, name="stale")
-        self._cluster.feed(self.spec)
-        self._step = self._cluster.traced(self._one)
+        self._step = self._cluster.traced(partial(_batches, task, self.spec), self._one)
         self._result: tf.distribute.coordinator.RemoteValue | None = None
         self._steps = self._asked_steps = self._asked_stale = 0
 
@@ -54,7 +54,7 @@ class Coordinator(Learning):
 
     def sync(self) -> None:
         """Wait for all steps that were handed out. Raises their errors."""
-        self._cluster.join()
+        self._cluster.coordinator.join()
 
     def loss(self) -> float | None:
         return None if self._result is None else float(self._result.fetch())
@@ -91,14 +91,17 @@ class GradientExchange(Untrained, TensorFlowRank):
             model = self.build()
         self.describe(model)
         self._variables = sources(self.trained(model))
-        self._cluster.repeat(lambda: tuple(tf.zeros(each.shape) for each in self._variables))
-        self._step = self._cluster.traced(self._one)
+        self._step = self._cluster.traced(self._zeros, self._one)
 
     def step(self) -> None:
         self._cluster.schedule(self._step)
 
     def sync(self) -> None:
-        self._cluster.join()
+        self._cluster.coordinator.join()
+
+    def _zeros(self) -> tf.data.Dataset:
+        zeros = tuple(tf.zeros(each.shape) for each in self._variables)
+        return tf.data.Dataset.from_tensors(zeros).cache().repeat()
 
     def _one(self, *gradients: tf.Tensor) -> None:
         pulled = [tf.identity(each) for each in self._variables]
@@ -120,58 +123,44 @@ class Cluster:
             tf.distribute.cluster_resolver.TFConfigClusterResolver(),
             partitioners.MinSizePartitioner(least, max_shards=len(task.servers)) if least else None,
         )
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
 
-    def feed(self, spec: ModelSpec) -> None:
-        """Give trainers the images or tokens that they announced."""
-        task = self._task
-        taken, wanted, kind = _batch_of(spec, task.point.workload.batch_size)
-        split = kind.size * math.prod(taken)
-        record = split + tf.int64.size * math.prod(wanted)
-        files = [task.announced[f"{TRAINER}{rank}"] for rank in range(task.point.world_size)]
-
-        def decode(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            images = tf.io.decode_raw(tf.strings.substr(text, 0, split), kind)
-            labels = tf.io.decode_raw(tf.strings.substr(text, split, record - split), tf.int64)
-            return tf.reshape(images, taken), tf.reshape(labels, wanted)
-
-        def dataset() -> tf.data.Dataset:
-            mine = tf.distribute.coordinator.experimental_get_current_worker_index()
-            records = tf.data.FixedLengthRecordDataset(tf.constant(files)[mine], record)
-            return records.map(decode).cache().repeat()
-
-        self._feed_from(dataset)
-
-    def repeat(self, make: Callable[[], tuple[tf.Tensor, ...]]) -> None:
-        self._feed_from(lambda: tf.data.Dataset.from_tensors(make()).cache().repeat())
-
-    def _feed_from(self, dataset: Callable[[], tf.data.Dataset]) -> None:
-        datasets = self._coordinator.create_per_worker_dataset(dataset)
-        self._fed, self._iterator = iter(datasets), tf.data.IteratorSpec(datasets.element_spec)
-
-    def traced(self, function: Callable[..., tf.Tensor | None]) -> tf.types.experimental.ConcreteFunction:
-        """Trace the graph of `function(*input of the trainer)` in its replica."""
+    def traced(
+        self, dataset: Callable[[], tf.data.Dataset], function: Callable[..., tf.Tensor | None]
+    ) -> tf.types.experimental.ConcreteFunction:
+        """Trace the graph of `function(*an element of the trainer's dataset)` in its replica."""
+        datasets = self.coordinator.create_per_worker_dataset(dataset)
+        self._fed = iter(datasets)
 
         def step(iterator: tf.data.Iterator) -> tf.Tensor | None:
             return self.strategy.run(function, tuple(next(iterator)))
 
-        return tf.function(step, autograph=False).get_concrete_function(self._iterator)
+        return tf.function(step, autograph=False).get_concrete_function(
+            tf.data.IteratorSpec(datasets.element_spec)
+        )
 
     def schedule(self, step: tf.types.experimental.ConcreteFunction) -> tf.distribute.coordinator.RemoteValue:
         """Hand out one step per rank. Return the future result of the last one."""
         for _ in range(self._task.point.world_size):
-            result = self._coordinator.schedule(step, args=(self._fed,))
+            result = self.coordinator.schedule(step, args=(self._fed,))
         return result
 
-    def join(self) -> None:
-        self._coordinator.join()
 
-
-def _batch_of(spec: ModelSpec, size: int) -> tuple[tuple[int, ...], tuple[int, ...], tf.DType]:
-    """Return the shapes of a batch's inputs and labels, and the type of the inputs."""
-    labels: tuple[int, ...] = (size,)
+def _batches(task: Task, spec: ModelSpec) -> tf.data.Dataset:
+    """Return the images or tokens, and labels, that the current trainer announced."""
+    size, kind, taken = task.point.workload.batch_size, tf.int64, spec.input.shape
     if isinstance(spec.input, Images):
-        return (size, spec.input.height, spec.input.width, spec.input.channels), labels, tf.float32
-    if isinstance(spec.target, NextToken | MaskedTokens):
-        labels = (size, spec.input.length)
-    return (size, spec.input.length), labels, tf.int64
+        channels, *image = taken
+        kind, taken = tf.float32, (*image, channels)
+    of_labels = spec.input.shape if isinstance(spec.target, NextToken | MaskedTokens) else ()
+    split = kind.size * size * math.prod(taken)
+    record = split + tf.int64.size * size * math.prod(of_labels)
+    files = [task.announced[f"{TRAINER}{rank}"] for rank in range(task.point.world_size)]
+
+    def decode(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        inputs = tf.io.decode_raw(tf.strings.substr(text, 0, split), kind)
+        labels = tf.io.decode_raw(tf.strings.substr(text, split, record - split), tf.int64)
+        return tf.reshape(inputs, (size, *taken)), tf.reshape(labels, (size, *of_labels))
+
+    mine = tf.distribute.coordinator.experimental_get_current_worker_index()
+    return tf.data.FixedLengthRecordDataset(tf.constant(files)[mine], record).map(decode).cache().repeat()

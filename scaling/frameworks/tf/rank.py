@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,7 +48,8 @@ class EmulatedCompute:
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the fill value of the first step's gradients twice, as images and labels."""
-        return self._filling(0)
+        filled_with = tf.constant(value(self._task.rank, 0))
+        return filled_with, filled_with
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the loss and the gradients, layer by layer, divided by `replicas`."""
@@ -63,7 +65,8 @@ class EmulatedCompute:
 
     def run(self, step: Callable[..., tf.Tensor], number: int) -> int:
         self._timeline.begin(self._device.rate.step_s)
-        step(*self._filling(number))
+        filled_with = tf.constant(value(self._task.rank, number))
+        step(filled_with, filled_with)
         # The gradients of all ranks are here.
         self._timeline.meet()
         return self._task.point.workload.batch_size
@@ -73,10 +76,6 @@ class EmulatedCompute:
 
     def loss(self) -> None:
         """Return None: nothing is learnt."""
-
-    def _filling(self, step: int) -> tuple[tf.Tensor, tf.Tensor]:
-        filled_with = tf.constant(value(self._task.rank, step))
-        return filled_with, filled_with
 
     def _sleep(self, seconds: float, after: tf.Tensor) -> tf.Tensor:
         """Add an operation that returns `after` once the device has worked for `seconds`."""
@@ -137,7 +136,10 @@ class TensorFlowRank(Rank):
         self.is_done_on_return = task.point.hardware.device == "cpu"
         self._configure()
         self.device_name = self._name_device()
-        self.versions = self._versions()
+        self.versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+        if self.cuda:
+            build = tf.sysconfig.get_build_info()
+            self.versions |= {name: str(build.get(f"{name}_version", "unknown")) for name in ("cuda", "cudnn")}
 
     def sync(self) -> None:
         if self.cuda:
@@ -166,12 +168,9 @@ class TensorFlowRank(Rank):
     def describe(self, model: keras.Model) -> list[tuple[int, ...]]:
         """Set the model's size. Return the shape of each gradient (float32), in its order."""
         shapes = [tuple(each.shape) for each in self.trained(model)]
-        self.parameters = sum(self._size(shape) for shape in shapes)
+        self.parameters = sum(map(math.prod, shapes))
         self.gradient_bytes = self.parameters * tf.float32.size
         return shapes
-
-    def _size(self, shape: tuple[int, ...]) -> int:
-        return int(tf.TensorShape(shape).num_elements())
 
     def _configure(self) -> None:
         """Configure before TensorFlow's first operation. A second rank in the process must ask for the same."""
@@ -193,13 +192,6 @@ class TensorFlowRank(Rank):
         if self._gpu is not None:
             return str(tf.config.experimental.get_device_details(self._gpu)["device_name"])
         return proc.cpu_model(proc.cpuinfo())
-
-    def _versions(self) -> dict[str, str]:
-        found = {"tensorflow": tf.__version__, "keras": keras.__version__}
-        if self.cuda:
-            build = tf.sysconfig.get_build_info()
-            found |= {name: str(build.get(f"{name}_version", "unknown")) for name in ("cuda", "cudnn")}
-        return found
 
 
 class AllReduces(Untrained, TensorFlowRank):

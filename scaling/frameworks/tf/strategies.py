@@ -107,7 +107,7 @@ class MultiWorker(WithNccl, TensorFlowStrategy):
         ),
         **TensorFlowStrategy.options,
     }
-    trainer = "scaling.frameworks.tf.multiworker_trainer"
+    trainer = "scaling.frameworks.tf.loop"
 
     def traits(self, name: str) -> Traits:
         return Traits(rank_ports=True, is_open=True, nccl=name == "tensorflow:nccl", accuracy=("evaluate", "rate"))

@@ -126,9 +126,9 @@ PACKS = """
 import os, sys, time
 from pathlib import Path
 import msgspec
-from scaling.frameworks.tf import multiworker_trainer
+from scaling.frameworks.tf import loop
 from scaling.records.task import Task
-trainer = multiworker_trainer.connect(msgspec.json.decode(os.environ["TASK"], type=Task))
+trainer = loop.connect(msgspec.json.decode(os.environ["TASK"], type=Task))
 trainer.step()
 operations = trainer._step.graph.get_operations()
 print(*(each.inputs[0].shape.num_elements() for each in operations if each.type == "CollectiveReduceV2"))
@@ -164,9 +164,9 @@ def test_the_comm_control_joins_gradients_as_training_does(
 STOPPED = """
 import os, sys
 import msgspec
-from scaling.frameworks.tf import multiworker_trainer
+from scaling.frameworks.tf import loop
 from scaling.records.task import Task
-multiworker_trainer.connect(msgspec.json.decode(os.environ["TASK"], type=Task))
+loop.connect(msgspec.json.decode(os.environ["TASK"], type=Task))
 os.kill(os.getpid(), 15)
 print("still here", flush=True)
 os._exit(0)

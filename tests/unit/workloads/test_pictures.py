@@ -202,42 +202,18 @@ def recorded(tmp_path: Path, *contents: bytes) -> records.Records:
     return records.records(tmp_path, data.spec("recordio"), "train")
 
 
-def test_recordio(tmp_path: Path) -> None:
-    found = recorded(
-        tmp_path, written.record(labelled(3.0, b"first")), written.record(labelled(0.0, b"second!", 5.0, 9.0))
-    )
-    assert [found.read(index) for index in range(len(found))] == [(b"first", 3), (b"second!", 5)]
-
-
-def test_a_record_that_has_the_magic_number_comes_in_parts(tmp_path: Path) -> None:
+def test_recordio_also_of_a_picture_with_the_magic_number_which_comes_in_parts(tmp_path: Path) -> None:
     magic = struct.pack("<I", 0xCED7230A)
     content = labelled(1.0, b"") + b"abcd" + magic + b"efgh" + magic + b"ij"
-    first, second, third = content.split(magic)
     parts = [
         struct.pack("<2I", 0xCED7230A, flag << 29 | len(part)) + part + bytes(-len(part) % 4)
-        for flag, part in ((1, first), (2, second), (3, third))
+        for flag, part in enumerate(content.split(magic), 1)
     ]
-    found = recorded(tmp_path, *parts, written.record(labelled(2.0, b"next")))
+    whole = map(written.record, (labelled(3.0, b"first"), labelled(0.0, b"second!", 5.0, 9.0)))
+    found = recorded(tmp_path, *whole, *parts, written.record(labelled(2.0, b"next")))
     assert [found.read(index) for index in range(len(found))] == [
-        (b"abcd" + magic + b"efgh" + magic + b"ij", 1),
-        (b"next", 2),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"ab", "a record of 2 bytes, shorter than IRHeader"),
-        (labelled(1.5, b""), "label 1.5, expected a class"),
-        (labelled(math.inf, b""), "label inf, expected a class"),
-        (labelled(1e30, b""), r"label 1\.0\d*e\+30, expected a class"),
-        (struct.pack("<If2Q", 1000, 0.0, 7, 0), "a record of 24 bytes, shorter than its 1,000 labels"),
-    ],
-)
-def test_records_that_hold_no_picture(tmp_path: Path, content: bytes, said: str) -> None:
-    found = recorded(tmp_path, written.record(labelled(0, b"fine")), written.record(content))
-    with pytest.raises(UsageError, match=rf"train\.rec at \d+: {said}"):
-        found.read(1)
+        (b"first", 3), (b"second!", 5), (b"abcd" + magic + b"efgh" + magic + b"ij", 1), (b"next", 2),
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- TFRecord
@@ -324,19 +300,24 @@ def test_files_without_records(tmp_path: Path, name: str, content: bytes, said: 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("name", "content", "said"),
     [
-        (b"\x0b", "no protocol buffer: a field of kind 3"),
-        (b"", "an Example without image/encoded and image/class/label"),
-        (example(b"p", 0), "image/class/label is 0, expected a number from 1"),
-        (example(b"p", -4), "image/class/label is -4, expected a number from 1"),
-        (b"\x80\x80", "index out of range"),
+        ("recordio", b"ab", "a record of 2 bytes, shorter than IRHeader"),
+        ("recordio", labelled(1.5, b""), "label 1.5, expected a class"),
+        ("recordio", labelled(math.inf, b""), "label inf, expected a class"),
+        ("recordio", labelled(1e30, b""), r"label 1\.0\d*e\+30, expected a class"),
+        ("recordio", struct.pack("<If2Q", 1000, 0.0, 7, 0), "a record of 24 bytes, shorter than its 1,000 labels"),
+        ("tfrecord", b"\x0b", "no protocol buffer: a field of kind 3"),
+        ("tfrecord", b"", "an Example without image/encoded and image/class/label"),
+        ("tfrecord", example(b"p", 0), "image/class/label is 0, expected a number from 1"),
+        ("tfrecord", example(b"p", -4), "image/class/label is -4, expected a number from 1"),
+        ("tfrecord", b"\x80\x80", "index out of range"),
     ],
 )
-def test_examples_that_hold_no_picture(tmp_path: Path, content: bytes, said: str) -> None:
-    (tmp_path / "train-00000-of-00001").write_bytes(framed(content))
-    found = records.records(tmp_path, data.spec("tfrecord"), "train")
-    with pytest.raises(UsageError, match=rf"of-00001 at 12: {said}"):
+def test_records_that_hold_no_picture(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / NAMES[name]).write_bytes(written.record(content) if name == "recordio" else framed(content))
+    found = records.records(tmp_path, data.spec(name), "train")
+    with pytest.raises(UsageError, match=rf"{NAMES[name]} at \d+: {said}"):
         found.read(0)
 
 
