@@ -253,15 +253,12 @@ class Attempt:
         self.state = replace(self.state, settled=next_one.settled)
         return False
 
-    def measure(self, windows: int, *, first: int = 0, rank: int | None = None, canary: bool = False) -> None:
-        """Have all ranks, or one alone, run measured windows, numbered from `first`."""
-        lead = warmup.lead_of(self.state.point)
-        run = Run(windows=windows, steps=self._steps, measured=True, first=first, canary=canary, lead=lead)
-        self.tell(replace(run, linger=self.lingers), rank)
-
-    def soak(self, windows: int, *, first: int, rank: int | None, canary: bool) -> None:
-        lead, steps = warmup.lead_of(self.state.point), self.state.ranks[rank or 0].windows[-1].steps
-        run = Run(windows=windows, steps=steps, measured=False, first=first, canary=canary, lead=lead)
+    def measure(self, windows: int, first: int, rank: int | None, *, canary: bool, soaks: bool = False) -> None:
+        """Have all ranks, or one alone, run measured windows, or those of a soak, numbered from `first`."""
+        run = Run(
+            windows=windows, steps=self._steps, measured=not soaks, first=first, canary=canary,
+            lead=warmup.lead_of(self.state.point), linger=self.lingers and not soaks,
+        )  # fmt: skip
         self.tell(run, rank)
 
     def train(self) -> bool:

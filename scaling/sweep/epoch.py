@@ -330,7 +330,7 @@ class Epoch:
             first = LATER_WINDOWS * (block + 1)
             for self.active, rank in found:
                 if not self.active.fails:
-                    self.active.soak(LATER_WINDOWS, first=first, rank=rank, canary=self._canary)
+                    self.active.measure(LATER_WINDOWS, first, rank, canary=self._canary, soaks=True)
                     yield from self._answer(self.active)
                     yield from self._leave_off(self.active)
         self._soaked_s, self._soak_begun_s = self.soaked_s, None
@@ -395,7 +395,7 @@ class Epoch:
                 continue
             self.active = attempt = turn.attempt
             if not attempt.fails:
-                attempt.measure(self._windows, first=turn.first, rank=turn.rank, canary=self._canary)
+                attempt.measure(self._windows, turn.first, turn.rank, canary=self._canary)
                 yield from self._answer(attempt)
                 yield from self._leave_off(attempt, lingers=attempt.lingers)
             self._turns.after(turn)

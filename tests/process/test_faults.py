@@ -20,6 +20,7 @@ from scaling.records.network import NcclChoice
 from scaling.records.run import PointRecord
 from scaling.report.formats import terminal
 from scaling.sweep.state import PointState
+from scaling.sweep.view.plain import View
 from tests.support import faulty, telling
 from tests.support.children import nothing_left
 from tests.support.inline import Launch, Run
@@ -188,16 +189,13 @@ def test_a_port_that_somebody_took_meanwhile_is_tried_once_more(
 def test_an_agent_that_is_signalled_ends_its_workers(tmp_path: Path) -> None:
     launch = Launch(2, real=True)
 
-    class Interrupting:
-        def __getattr__(self, _name: str) -> object:
-            return lambda *_args: None
-
+    class Interrupting(View):
         def began(self, state: object, number: int) -> None:
             if number == 2:
                 launch.agents[1].interrupt(signal.SIGTERM)
 
     with pytest.raises(Interrupted) as stop:
-        launch.sweep(tmp_path, option=options(), view=Interrupting(), **QUICK)  # type: ignore[arg-type]
+        launch.sweep(tmp_path, option=options(), view=Interrupting(), **QUICK)
     assert stop.value.exit_code == 143
     for _ in range(200):
         launch.turn()
@@ -210,11 +208,8 @@ def test_an_agent_that_is_signalled_ends_its_workers(tmp_path: Path) -> None:
 # Parameter servers as processes: a killed one, and what they use.
 
 
-class StrikingHelper:
+class StrikingHelper(View):
     struck = 0
-
-    def __getattr__(self, _name: str) -> Any:
-        return lambda *_args: None
 
     def progress(self, state: PointState) -> None:
         if state.phase == "measuring" and state.ranks[0].windows and not self.struck:
@@ -223,10 +218,9 @@ class StrikingHelper:
 
 
 def test_a_server_killed_amid_the_windows_fails_its_point_and_the_next_one_runs(tmp_path: Path) -> None:
-    view: Any = StrikingHelper()
     launch = Launch(2, real=True)
     found = launch.sweep(
-        tmp_path, view=view, strategy=["fake:ps", "fake:a"], world_sizes=[2],
+        tmp_path, view=StrikingHelper(), strategy=["fake:ps", "fake:a"], world_sizes=[2],
         **{**QUICK, "windows": 100, "window_s": 0.02},
     )  # fmt: skip
     outcomes = {record.point.strategy: record.outcome for record in found.records}

@@ -6,6 +6,7 @@ process: real command line, plan, sweep, records and report, over scripted worke
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from scaling.tools.check.facts import Findings
 from scaling.tools.check.verdicts import judge
 from scaling.transport import start
 from scaling.transport.base import Mailbox
-from tests.support import check_facts
+from tests.support import check_facts, stand_ins
 from tests.support.guard import STEADY_S
 from tests.support.inline import Launch
 
@@ -56,7 +57,8 @@ def sweep(ranks: int, argv: Sequence[str]) -> int:
     brief = (
         [] if {"--rounds", "--for", "--resume", "--like", "--against", "--epochs", "--list"} & {*argv} else BRIEF
     )
-    return _led(ranks, argv, lambda lead: lead.obey(flags.parse([*argv, *brief])))
+    words = [*argv, *brief, *os.environ.get(stand_ins.FLAGS, "").split()]
+    return _led(ranks, argv, lambda lead: lead.obey(flags.parse(words)))
 
 
 def bisect(ranks: int, argv: Sequence[str]) -> int:

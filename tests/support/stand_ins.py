@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.support.documented import REPOSITORY
 
+# More flags of a run.
+FLAGS = "STAND_IN_FLAGS"
 LAUNCH = f'exec {sys.executable} -m tests.support.stand_in_launch "$@"'
 STAND_INS = {
     "python": f"""\

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
-from signal import SIGABRT, SIGBUS, SIGKILL, SIGRTMIN, SIGSEGV, SIGTERM
+from signal import SIGABRT, SIGBUS, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -27,9 +28,11 @@ from scaling.records.messages import Report
 from scaling.records.point import Kind
 from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
-from scaling.sweep.ended import Ending, Evidence, how_it_ended
+from scaling.sweep.ended import Evidence, how_it_ended
 from scaling.sweep.outcome import cause_of, record_of
 from scaling.sweep.state import Ahead, ChildState, PointState, ahead, commanded, failing, fold, part
+from tests.support.golden import check_golden
+from tests.support.golden_rows import figures
 from tests.support.points import POINT, TASK
 from tests.support.scripted_points import CRASH, measuring, point, ready, starting, warming
 from tests.support.supervised import ended_by_agent
@@ -299,122 +302,68 @@ def test_the_first_of_equally_certain_failures_is_the_cause() -> None:
 
 # How a child ended, by everything that rank 0 knows of it.
 
-OOM = "killed (SIGKILL), probably by the kernel's out-of-memory killer: oom_kill in memory.events rose by 2"
 FULL = "; pids.max of the cgroup is 64"
+MEMORY: dict[str, Any] = {"oom_kills": 2, "oom_file": "memory.events"}
 LATE = replace(ended_by_agent("hang", "did not leave its exchange"), is_late=True)
+FATAL = {
+    "XLA": "2026-11-28 12:43:52.570831: F xla/parse_flags.cc:234] Unknown flag: --a",
+    "TensorFlow": "F0000 00:00:1764333832.1  1234 tensor.cc:12] Check failed: a == b",
+    "C++": "terminate called after throwing an instance of 'E'\n  what():  [1] no socket",
+}
+# Of a worker without a result, by its agent.
+SEEN: dict[str, Exit | None] = {
+    "exits with 3": Exit(code=3),
+    "exits beside a full cgroup": Exit(code=1, limit=FULL),
+    "aborts": ABORTED,
+    "aborts beside a full cgroup": replace(ABORTED, limit=FULL),
+    "ends by a bus error": Exit(code=-SIGBUS),
+    "ends by a signal without a name": Exit(code=-40),
+    "is killed": KILLED,
+    "is killed out of memory": replace(KILLED, **MEMORY),
+    "aborts out of memory": replace(ABORTED, **MEMORY),
+    "is cancelled": CANCELLED,
+    "was dying when its agent sent TERM": replace(CANCELLED, code=-SIGKILL),
+    "was out of memory when its agent sent TERM": replace(CANCELLED, code=-SIGKILL, **MEMORY),
+    "is killed by its agent": replace(CANCELLED, code=-SIGKILL, **MEMORY, signals=frozenset({SIGTERM, SIGKILL})),
+    "exits when it is cancelled": replace(CANCELLED, code=1),
+    "cannot start": Exit(is_started=False, reason=Failed(cause="error", message="cannot start")),
+    "exits with 0": Exit(),
+    "exits with 0 when it is cancelled": replace(CANCELLED, code=0),
+    "never ends": None,
+}
+SEEN |= {f"tells {name}'s last word": replace(ABORTED, log_tail=f"a\n{line}\nb\n") for name, line in FATAL.items()}
 
 
-def of(role: str = "worker", **known: object) -> Evidence:
+def of(role: str = "worker", **known: Any) -> Evidence:
     task = replace(TASK, rank=1, hosts=("node1", "node2"), role=role, log="log.1")
     return replace(Evidence(task=task, host="node2"), **known)
 
 
-@pytest.mark.parametrize(
-    ("seen", "cause", "message"),
-    [
-        (Exit(code=3), "exit(3)", "exited with code 3"),
-        (Exit(code=1, limit=FULL), "exit(1)", f"exited with code 1{FULL}"),
-        (ABORTED, "crash(SIGABRT)", "ended by SIGABRT"),
-        (replace(ABORTED, limit=FULL), "crash(SIGABRT)", f"ended by SIGABRT{FULL}"),
-        (Exit(code=-SIGBUS), "crash(SIGBUS)", "ended by SIGBUS, for example because /dev/shm is full"),
-        (Exit(code=-(SIGRTMIN + 6)), f"crash(signal {SIGRTMIN + 6})", f"ended by signal {SIGRTMIN + 6}"),
-        (KILLED, "crash(SIGKILL)", "ended by SIGKILL"),
-        (replace(KILLED, oom_kills=2, oom_file="memory.events"), "oom", OOM),
-        (replace(ABORTED, oom_kills=2, oom_file="memory.events"), "crash(SIGABRT)", "ended by SIGABRT"),
-        (CANCELLED, "cancelled", "because"),
-        # Dying already, or out of memory, when its agent sent TERM.
-        (replace(CANCELLED, code=-SIGKILL), "crash(SIGKILL)", "ended by SIGKILL"),
-        (replace(CANCELLED, code=-SIGKILL, oom_kills=2, oom_file="memory.events"), "oom", OOM),
-        (
-            replace(CANCELLED, code=-SIGKILL, oom_kills=2, signals=frozenset({SIGTERM, SIGKILL})),
-            "cancelled",
-            "because",
-        ),
-        (replace(CANCELLED, code=1), "exit(1)", "exited with code 1"),
-        (Exit(is_started=False, reason=Failed(cause="error", message="cannot start")), "error", "cannot start"),
-        (Exit(), "no-result", "exited 0 without a result"),
-        (replace(CANCELLED, code=0), "no-result", "exited 0 without a result"),
-        (None, "no-result", "never ended"),
-    ],
-)
-def test_a_worker_without_result_failed(seen: Exit | None, cause: str, message: str) -> None:
-    tail = "" if seen is None or seen.code == 0 else "tail"
-    ending = how_it_ended(of(exit=seen and replace(seen, log_tail=tail)))
-    failed = Failed(cause=cause, message=message, rank=1, host="node2", log="log.1", log_tail=tail)
-    assert ending == Ending(outcome=failed, failure=failed)
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("2026-11-28 12:43:52.570831: F xla/parse_flags.cc:234] Unknown flag: --a", "Unknown flag: --a"),
-        ("F0000 00:00:1764333832.1  1234 tensor.cc:12] Check failed: a == b", "Check failed: a == b"),
-        ("terminate called after throwing an instance of 'E'\n  what():  [1] no socket", "[1] no socket"),
-    ],
-)  # fmt: skip
-def test_the_fatal_line_of_a_library_is_the_reason(line: str, reason: str) -> None:
-    ending = how_it_ended(of(exit=replace(ABORTED, log_tail=f"before\n{line}\nFatal Python error: Aborted\n")))
-    assert isinstance(ending.outcome, Failed)
-    assert ending.outcome.message == f"ended by SIGABRT: {reason}"
-
-
-@pytest.mark.parametrize("seen", [Exit(code=1), CANCELLED, ABORTED, Exit(), None])
-def test_a_workers_last_words_explain_its_end(seen: Exit | None) -> None:
-    ending = how_it_ended(of(error=GONE, exit=seen))
-    failed = Failed(cause="error", message=GONE.message, rank=1, host="node2", log="log.1", may_follow=True)
-    assert ending == Ending(outcome=failed, failure=failed)
-
-
-@pytest.mark.parametrize(
-    ("seen", "after_result"),
-    [
-        (Exit(), ""),
-        (ABORTED, "ended by SIGABRT"),
-        (LATE, "did not leave its exchange"),
-        (replace(LATE, code=1), "exited with code 1"),
-    ],
-)
-def test_what_a_worker_does_after_its_result_is_no_failure(seen: Exit, after_result: str) -> None:
-    assert how_it_ended(of(is_done=True, exit=seen)) == Ending(outcome=Finished(), after_result=after_result)
-
-
-def test_a_worker_that_is_cancelled_after_its_result_is_cancelled() -> None:
-    ending = how_it_ended(of(is_done=True, exit=CANCELLED))
-    assert isinstance(ending.outcome, Failed)
-    assert (ending.outcome.cause, ending.failure) == ("cancelled", ending.outcome)
-    assert how_it_ended(of(is_done=True, exit=replace(CANCELLED, code=0))) == Ending(outcome=Finished())
-
-
-def test_a_silent_agent_decides_alone() -> None:
-    lost = Failed(cause="hang", message="no word for 120 s", rank=1, host="node2")
-    assert how_it_ended(of(silence="no word for 120 s", error=GONE)) == Ending(outcome=lost, failure=lost)
-
-
-def test_a_helper_fails_its_point_in_its_name_and_its_record_says_what_its_agent_saw() -> None:
+def endings() -> Iterator[tuple[str, Evidence]]:
+    for name, seen in SEEN.items():
+        tail = seen and (seen.log_tail or "tail" * bool(seen.code))
+        yield f"a worker {name}", of(exit=seen and replace(seen, log_tail=tail))
+    for name in ("exits beside a full cgroup", "is cancelled", "aborts", "exits with 0", "never ends"):
+        yield f"a worker says why and {name}", of(error=GONE, exit=SEEN[name])
+    done = {"exits": Exit(), "aborts": ABORTED, "hangs": LATE, "hangs, then fails": replace(LATE, code=1),
+            "is cancelled": CANCELLED, "exits when it is cancelled": replace(CANCELLED, code=0)}  # fmt: skip
+    for name, end in done.items():
+        yield f"a worker {name} after its result", of(is_done=True, exit=end)
+    yield "a silent agent, whatever the worker says", of(silence="no word for 120 s", error=GONE)
     for is_done in (False, True):
-        ending = how_it_ended(of("server", is_done=is_done, exit=replace(KILLED, log_tail="tail")))
-        assert ending.outcome == Failed(
-            cause="crash(SIGKILL)", message="ended by SIGKILL", log="log.1", log_tail="tail"
-        )
-        assert ending.failure == Failed(
-            cause="crash(SIGKILL)", message="helper server: ended by SIGKILL",
-            rank=1, host="node2", log="log.1", log_tail="tail",
-        )  # fmt: skip
+        after = "after" if is_done else "before"
+        for name, end in {"is killed": replace(KILLED, log_tail="tail"), "exits with 0": Exit()}.items():
+            yield f"a helper {name} {after} it announces itself", of("server", is_done=is_done, exit=end)
+    yield "a helper says why while it runs", of("server", is_done=True, error=GONE)
 
 
-def test_a_helper_that_leaves_before_it_announced_itself_fails_its_point() -> None:
-    ending = how_it_ended(of("server", exit=Exit()))
-    assert (ending.outcome, ending.failure and ending.failure.message) == (
-        Finished(),
-        "helper server: exited 0 before it announced itself",
-    )
-    assert how_it_ended(of("server", is_done=True, exit=Exit())) == Ending(outcome=Finished())
-
-
-def test_a_helpers_last_words_fail_its_point_while_it_still_runs() -> None:
-    ending = how_it_ended(of("server", is_done=True, error=GONE))
-    assert ending.failure is not None
-    assert (ending.failure.message, ending.failure.may_follow) == (f"helper server: {GONE.message}", True)
+def test_how_a_child_ends() -> None:
+    """Its own outcome, and the failure of its point."""
+    lines = []
+    for name, evidence in endings():
+        found = figures(msgspec.to_builtins(how_it_ended(evidence)))
+        lines.append(f"{name}: {msgspec.json.encode(found).decode()}")
+    check_golden("endings.txt", "\n".join([*lines, ""]))
 
 
 # ---------------------------------------------------------------- forecast

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from scaling.records.events import Ended, Error, Hello
 from scaling.sweep.state import Ahead, failing
 from scaling.sweep.view import live as view
-from scaling.sweep.view.plain import PlainView
+from scaling.sweep.view.plain import PlainView, View
+from tests.support.inline_child import Clock
 from tests.support.scripted_points import (
     CRASH,
     READY,
@@ -29,9 +31,29 @@ from tests.support.scripted_points import (
     window,
 )
 from tests.support.supervised import ended_by_agent
-from tests.support.terminal import Open
+from tests.support.terminal import Open, Terminal
 
 # The live view as a terminal shows it, read by pyte from a pseudo-terminal.
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Open a live view in a terminal of a size; the view is closed at the end."""
+    opened: list[tuple[Terminal, View]] = []
+
+    def make(columns: int = 80, lines: int = 24, encoding: str = "utf-8") -> tuple[Terminal, View, Clock]:
+        for name, value in (("COLUMNS", str(columns)), ("LINES", str(lines)), ("TERM", "xterm-256color")):
+            monkeypatch.setenv(name, value)
+        terminal, clock = Terminal(columns, lines, encoding), Clock(1000.0)
+        screen = view.make("live", terminal.stream, clock=clock)
+        opened.append((terminal, screen))
+        return terminal, screen, clock
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    yield make
+    for terminal, screen in opened:
+        screen.closed()
+        terminal.close()
 
 
 @pytest.mark.parametrize("kind", ["live", "plain"])
