@@ -147,6 +147,11 @@ class Strategy:
     def server_module(self) -> str:
         return self.server or type(self).__module__
 
+    @classmethod
+    def options_of(cls, point: Point) -> dict[str, Any]:
+        """Return the values of its options. Raises UsageError, as `read_options` does."""
+        return read_options(cls.options, point.options)
+
     def traits(self, _name: str) -> Traits:
         return Traits()
 

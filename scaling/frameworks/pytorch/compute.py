@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.frameworks import feeding, outside
-from scaling.frameworks.pytorch import native_feed, network, plain
+from scaling.frameworks.pytorch import native_feed, network, strategies
 from scaling.hosts import proc
 from scaling.records import point
 from scaling.records.task import Task
@@ -121,7 +121,7 @@ class RealCompute:
         return module.to(**self._format)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return optimizer_of(self._spec.recipe, parameters, fused=plain.fused(self._task.point))
+        return optimizer_of(self._spec.recipe, parameters, fused=strategies.fused(self._task.point))
 
     def start(self) -> Batch | None:
         """Set precision and feed, with the exchange connected. Return the batch of all steps if they share one."""

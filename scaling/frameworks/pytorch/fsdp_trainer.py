@@ -24,9 +24,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from scaling.errors import UsageError
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import fsdp
-from scaling.frameworks.pytorch.exchange import Exchange, Grouped, join, patience
-from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.frameworks.pytorch.group import Grouped, patience
+from scaling.frameworks.pytorch.loop import Exchange, TorchRank, Training
+from scaling.frameworks.pytorch.strategies import FSDP2, group_size, replica_groups, shard_groups
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- fsdp units
@@ -85,14 +85,14 @@ class FullySharded(Grouped, Training):
     """The shared loop with its model in sharded units."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Join the process group and shard. All ranks have drawn the same weights."""
-        options = fsdp.options_of(self.task.point)
+        """Shard. All ranks have drawn the same weights."""
+        options = FSDP2.options_of(self.task.point)
         policy = _policy(options["param_dtype"])
         if policy.param_dtype is not None and any(isinstance(each, _BatchNorm) for each in module.modules()):
             raise UsageError(
                 "--option param_dtype=bf16: batch normalisation keeps its means in fp32; leave it out"
             )
-        mesh = join_groups(self).mesh(self)
+        mesh = groups_of(self).mesh(self)
         for unit in units(module):
             fully_shard(unit.module, mesh=mesh, reshard_after_forward=options["reshard"], mp_policy=policy)
         return module
@@ -129,7 +129,7 @@ class Groups(NamedTuple):
         return DeviceMesh.from_group(
             [self.repeating, self.sharing],
             rank.device.type,
-            mesh=torch.tensor([list(each) for each in fsdp.shard_groups(ranks, size)]),
+            mesh=torch.tensor([list(each) for each in shard_groups(ranks, size)]),
             mesh_dim_names=("repeating", "sharing"),
         )
 
@@ -148,11 +148,9 @@ class ShardExchange(Grouped, Exchange):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._groups = join_groups(self)
-        options = fsdp.options_of(task.point)
-        module = self.build()
-        self.describe(module)
-        *inner, whole = units(module)
+        self._groups = groups_of(self)
+        options = FSDP2.options_of(task.point)
+        *inner, whole = units(self.module)
         # A module is entered before its children.
         self._units = [
             self._buffers(unit, DTYPES[options["param_dtype"]]) for unit in (whole, *inner) if unit.parameters
@@ -208,23 +206,22 @@ def padded_rows(parameter: Tensor, ranks: int) -> int:
     return -(-rows // ranks) * (parameter.numel() // max(rows, 1))
 
 
-def join_groups(rank: TorchRank) -> Groups:
-    """Join the process group and create the groups in it. Collective."""
-    join(rank, fsdp.STRATEGY.backend(rank.task.point))
-    ranks, size = range(rank.task.point.world_size), fsdp.group_size(rank.task.point)
+def groups_of(rank: TorchRank) -> Groups:
+    """Create the groups of ranks in the process group. Collective."""
+    ranks, size = range(rank.task.point.world_size), group_size(rank.task.point)
     whole = distributed.group.WORLD
     assert whole is not None
     if size == len(ranks):
         return Groups(sharing=whole, repeating=None)
     return Groups(
-        sharing=_own_of(rank, fsdp.shard_groups(ranks, size)),
-        repeating=_own_of(rank, fsdp.replica_groups(ranks, size)),
+        sharing=_own_of(rank, shard_groups(ranks, size)),
+        repeating=_own_of(rank, replica_groups(ranks, size)),
     )
 
 
 def _own_of(rank: TorchRank, groups: Sequence[Sequence[int]]) -> ProcessGroup:
     own: ProcessGroup
-    own, _ = distributed.new_subgroups_by_enumeration([list(each) for each in groups], timeout=patience(rank))
+    own, _ = distributed.new_subgroups_by_enumeration([list(each) for each in groups], timeout=patience(rank.task))
     return own
 
 

@@ -7,16 +7,17 @@ import socket
 import subprocess
 import sys
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from scaling import frameworks
 from scaling.emulated import layers
 from scaling.emulated.layers import bucket_bytes
-from scaling.frameworks.pytorch import ddp, ddp_trainer, exchange, network, store
+from scaling.frameworks.pytorch import ddp_trainer, group, network
+from scaling.frameworks.pytorch.strategies import DDP
 from scaling.worker.run_task import cause_of
 from scaling.workloads import models
 from scaling.workloads.models import RATES
@@ -30,9 +31,9 @@ def test_defaults_are_those_of_ddp() -> None:
     theirs = inspect.signature(DistributedDataParallel).parameters
     assert theirs["bucket_cap_mb"].default is None
     limit_mb = getattr(torch.nn.parallel.distributed, "_DEFAULT_BUCKET_CAP_MB", 25)  # 2.9 has no name for it
-    assert ddp.STRATEGY.options["bucket_cap_mb"].default == limit_mb
+    assert DDP.options["bucket_cap_mb"].default == limit_mb
     for name in ("gradient_as_bucket_view", "static_graph"):
-        assert ddp.STRATEGY.options[name].default is theirs[name].default
+        assert DDP.options[name].default is theirs[name].default
 
 
 @pytest.mark.parametrize("name", models.CATALOGUE)
@@ -48,10 +49,11 @@ def test_buckets_are_those_that_torch_computes(name: str) -> None:
 
 IN_A_PROCESS = """
 import os, sys
-from scaling.frameworks.pytorch import ddp, ddp_trainer
+from scaling import frameworks
+from scaling.frameworks.pytorch import ddp_trainer
 from tests.support import ranks
 (task,) = ranks.tasks("torch:gloo", "exchange", 1, options={options})
-os.environ.update(ddp.STRATEGY.environ(task, {{}}))
+os.environ.update(frameworks.load("torch:gloo").environ(task, {{}}))
 trainer = ddp_trainer.connect(task)
 for _ in range(4):
     trainer.step()
@@ -119,10 +121,11 @@ def test_ddp_really_forms_these_buckets_of_a_large_model_among_sixteen() -> None
 
 BROADCAST = """
 import os, sys, torch
-from scaling.frameworks.pytorch import ddp, ddp_trainer
+from scaling import frameworks
+from scaling.frameworks.pytorch import ddp_trainer
 from tests.support import ranks
 (task,) = ranks.tasks("torch:gloo", sys.argv[1], 1, model="resnet50", data="synthetic", batch_size=1)
-os.environ.update(ddp.STRATEGY.environ(task, {}))
+os.environ.update(frameworks.load("torch:gloo").environ(task, {}))
 trainer = ddp_trainer.connect(task)
 sent, broadcast = [], torch.distributed._broadcast_coalesced
 def noting(group, tensors, size, source):
@@ -150,11 +153,12 @@ def test_the_exchange_alone_broadcasts_the_buffers_that_ddp_does() -> None:
 
 COUNTING = """
 import os, sys
-from scaling.frameworks.pytorch import ddp, ddp_trainer
+from scaling import frameworks
+from scaling.frameworks.pytorch import ddp_trainer
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from tests.support import ranks
 (task,) = ranks.tasks("torch:gloo", "exchange", 1, options={"accumulate": sys.argv[1]})
-os.environ.update(ddp.STRATEGY.environ(task, {}))
+os.environ.update(frameworks.load("torch:gloo").environ(task, {}))
 trainer = ddp_trainer.connect(task)
 sent = []
 def counting(state, bucket):
@@ -215,7 +219,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         asked.append({"address": address, "port": port, **options})
         return "the store"
 
-    monkeypatch.setattr(store, "open_store", note)
+    monkeypatch.setattr(group, "open_store", note)
     return asked
 
 
@@ -230,30 +234,26 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return asked
 
 
-def stub_rank(name: str) -> Any:
-    return SimpleNamespace(task=one_task(name, "exchange"), device="the device")
-
-
 def test_the_group_times_out_after_the_agents_clocks(stores: list[dict[str, Any]], joined: dict[str, Any]) -> None:
-    rank = stub_rank("torch:gloo")
-    exchange.join(rank, "gloo")
+    task = one_task("torch:gloo", "exchange")
+    group.join(task, torch.device("cpu"))
     timeout = timedelta(seconds=ranks.LIMIT_S + 30)
     assert joined == {
         "backend": "gloo", "timeout": timeout, "device_id": None, "store": "the store", "rank": 0, "world_size": 1,
     }  # fmt: skip
-    assert stores == [{"address": "127.0.0.1", "port": rank.task.ports[0], "hosts": True, "timeout": timeout}]
+    assert stores == [{"address": "127.0.0.1", "port": task.ports[0], "hosts": True, "timeout": timeout}]
 
 
 @pytest.mark.usefixtures("stores")
 def test_nccl_connects_at_once(joined: dict[str, Any]) -> None:
-    exchange.join(stub_rank("torch:nccl"), "nccl")
-    assert (joined["backend"], joined["device_id"]) == ("nccl", "the device")
+    group.join(one_task("torch:nccl", "exchange", device="cuda"), torch.device("cuda", 1))
+    assert (joined["backend"], joined["device_id"]) == ("nccl", torch.device("cuda", 1))
 
 
 def test_a_taken_port_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken:
         task = one_task("torch:gloo", "exchange", ports=(taken.getsockname()[1],))
-        for key, value in ddp.STRATEGY.environ(task, {}).items():
+        for key, value in frameworks.load("torch:gloo").environ(task, {}).items():
             monkeypatch.setenv(key, value)
         with pytest.raises(OSError, match="in use") as caught:
             ddp_trainer.connect(task)

@@ -14,7 +14,7 @@ import torch
 from msgspec.structs import replace
 from torch import distributed
 
-from scaling.frameworks.pytorch import ddp_trainer, device_rates, store
+from scaling.frameworks.pytorch import ddp_trainer, device_rates, group
 from scaling.frameworks.pytorch.loop import Training
 from scaling.records.events import Event
 from scaling.records.point import Kind
@@ -169,7 +169,7 @@ def test_nccl_connects_on_the_rank_s_own_device_before_it_is_ready(
     for name in ("init_process_group", "destroy_process_group"):
         monkeypatch.setattr(distributed, name, note(name))
     monkeypatch.setattr(ddp_trainer, "DistributedDataParallel", note("DistributedDataParallel"))
-    monkeypatch.setattr(store, "open_store", lambda *_, **__: None)
+    monkeypatch.setattr(group, "open_store", lambda *_, **__: None)
     work(calls, Run(windows=1, steps=1, measured=True), strategy="torch:nccl", kind="exchange")
     once = ["set_device", "init_process_group", "DistributedDataParallel", "Ready"]
     assert [call for call in calls if call in once] == once

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scaling.frameworks.pytorch import store
+from scaling.frameworks.pytorch import group
 from scaling.records.events import Failed
 from scaling.sweep.state import PointState
 from tests.support import kept_forks
@@ -40,19 +40,19 @@ def test_a_client_is_made_when_the_store_listens(reserved: socket.socket, monkey
             reserved.listen()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(store, "TCPStore", lambda *where, **how: did.append("client"))
+    monkeypatch.setattr(group, "TCPStore", lambda *where, **how: did.append("client"))
     with reserved:
-        store.open_store("127.0.0.1", reserved.getsockname()[1], hosts=False, timeout=WITHIN)
+        group.open_store("127.0.0.1", reserved.getsockname()[1], hosts=False, timeout=WITHIN)
     assert did == ["look"] * 3 + ["client"]
 
 
 def test_a_missing_rank_is_left_to_torch(reserved: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(store, "TCPStore", lambda *where, **how: made.append(how["timeout"]))
+    monkeypatch.setattr(group, "TCPStore", lambda *where, **how: made.append(how["timeout"]))
     with reserved:
-        store.open_store("127.0.0.1", reserved.getsockname()[1], hosts=False, timeout=timedelta(seconds=1))
-    store.open_store("no-such-host.invalid", 1, hosts=False, timeout=WITHIN)
+        group.open_store("127.0.0.1", reserved.getsockname()[1], hosts=False, timeout=timedelta(seconds=1))
+    group.open_store("no-such-host.invalid", 1, hosts=False, timeout=WITHIN)
     assert made == [timedelta(seconds=1), WITHIN]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from scaling.worker.training import learner_of
 from scaling.workloads import models
 from tests.support.points import TASK, changed
 
+ROOT = Path(__file__).parents[3]
 REGIME = Regime(epochs=3, seed=0, rate=0.006, base_rate=0.0015, base_batch=16)
 
 
@@ -84,9 +86,10 @@ TORCHVISION = """
 import torch
 from msgspec.structs import replace
 from scaling.errors import UsageError
-from scaling.frameworks.pytorch import libraries, network
+from scaling.frameworks.pytorch import network
 from scaling.workloads import models, weights, weights_file
-theirs = libraries.torchvision().models.googlenet(aux_logits=True, init_weights=False)
+from tests.support import networks
+theirs = networks.torchvision().models.googlenet(aux_logits=True, init_weights=False)
 for buffer in theirs.buffers():
     if buffer.is_floating_point():
         buffer.uniform_(0.5, 1.5)
@@ -104,8 +107,8 @@ def test_a_state_dict_of_torchvision_s_is_read_whole(tmp_path: Path) -> None:
     """In a process of its own: torchvision warns as it likes."""
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    command = [sys.executable, "-c", TORCHVISION]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command, environ = [sys.executable, "-c", TORCHVISION], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     difference, norms = map(float, done.stdout.split())
     assert difference < 1e-6

@@ -14,21 +14,18 @@ from scaling import frameworks
 from scaling.frameworks.horovod import strategy as hvd
 from scaling.frameworks.jax import plain as jax_plain
 from scaling.frameworks.mx import plain as mx_plain
-from scaling.frameworks.pytorch import installed as torch_installed
-from scaling.frameworks.pytorch import plain
-from scaling.frameworks.pytorch import plain as torch_plain
+from scaling.frameworks.pytorch import installed as torch_build
 from scaling.frameworks.tf import plain as tf_build
-from scaling.frameworks.tf import plain as tf_plain
 from scaling.hosts import gpus
 from scaling.hosts.gpus import Found
 from scaling.records.host import Gpu
 from scaling.records.point import Device
 
 MODULES = {
-    "torch": (torch_plain, torch_installed),
-    "tensorflow": (tf_plain, tf_build),
-    "mxnet": (mx_plain,),
-    "horovod": (hvd,),
+    "torch": torch_build,
+    "tensorflow": tf_build,
+    "mxnet": mx_plain,
+    "horovod": hvd,
 }
 # As version.py of PyTorch's wheels and build_info.py of TensorFlow's have it.
 TORCH_VERSION = "from typing import Optional\n\n__version__ = {!r}\ndebug = False\ncuda: Optional[str] = {!r}\n"
@@ -113,8 +110,7 @@ class Builds:
         place = self.folder / name
         place.mkdir(exist_ok=True)
         spec = ModuleSpec(name, None, origin=str(place / "__init__.py"))
-        for module in MODULES[name]:
-            self._monkeypatch.setattr(module, "find_spec", lambda _: spec)
+        self._monkeypatch.setattr(MODULES[name], "find_spec", lambda _: spec)
         return place
 
     def torch(self, cuda: str | None, version: str = "2.13.0", archs: str = "", table: str = "") -> None:
@@ -262,10 +258,10 @@ def test_a_mend_that_would_not_help_is_not_named(
 
 
 def test_no_mend_is_worked_out_where_nothing_is_broken(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "_mend", lambda: pytest.fail("worked out"))
+    monkeypatch.setattr(torch_build, "_mend", lambda: pytest.fail("worked out"))
     builds.torch("13.0", archs=TORCH_ARCHS["2.13.0+cu130"])
     builds.hold(found(H100))
-    assert plain.unfit() is None
+    assert torch_build.unfit() is None
 
 
 def test_a_driver_that_says_nothing_of_cuda_is_believed(builds: Builds) -> None:

@@ -24,7 +24,7 @@ from tests.support.golden import check_golden
 from tests.support.points import changed, placed
 
 EVERY = (*frameworks.NAMES, *frameworks.BASELINES)
-LOOPS = {"torch": "pytorch.plain", "tensorflow": "tf.plain", "mxnet": "mx.plain", "jax": "jax.plain"}
+LOOPS = {"torch": "pytorch.installed", "tensorflow": "tf.plain", "mxnet": "mx.plain", "jax": "jax.plain"}
 every_strategy = pytest.mark.parametrize("name", EVERY)
 
 # ---------------------------------------------------------------- facts
