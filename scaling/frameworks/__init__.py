@@ -6,15 +6,17 @@ No framework is imported here. A strategy is imported when it is asked for, so a
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Collection
-from functools import lru_cache
+from collections.abc import Callable, Collection
+from copy import copy
+from functools import lru_cache, wraps
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from scaling import files
-from scaling.errors import UsageError, near
-from scaling.frameworks import answers, outside
-from scaling.frameworks.base import Framework, Strategy
+from scaling.errors import Interrupted, ScalingError, StrategyError, UsageError, near
+from scaling.frameworks import outside
+from scaling.frameworks.base import Framework, Strategy, declared, typed
 from scaling.records.point import Device
 from scaling.workloads import models
 
@@ -60,7 +62,7 @@ def load(name: str) -> Strategy:
     """
     framework, colon, mode = name.rpartition(":")
     name = f"{framework}{colon}{mode.partition('@')[0]}"
-    return answers.judged(_load(ALIASES.get(name, name)), name)
+    return _judged(_load(ALIASES.get(name, name)), name)
 
 
 def _load(name: str) -> Strategy:
@@ -88,20 +90,42 @@ def _imported(module: str, name: str) -> ModuleType:
 
 
 def _strategy_in(module: ModuleType, name: str) -> Strategy:
-    """Return a module's strategy of this name: its object `STRATEGY`, or one of the class that lists the name.
-    Raises UsageError if neither does."""
+    """Return a strategy of the class of a module that lists the name. Raises UsageError if none does."""
     where, _, mode = name.partition(":")
     listed = (name, mode) if outside.is_file(where) else (name,)
-    made = getattr(module, "STRATEGY", None)
-    if isinstance(made, Strategy):
-        if any(one in made.names for one in listed):
-            return made
-        raise UsageError(f"--strategy {name}: {where} does not list it in its names")
     classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Strategy)]
     for kind in classes:
         if kind.__module__ == module.__name__ and any(one in kind.names for one in listed):
             return kind()
     raise UsageError(f"--strategy {name}: {where} has no class derived from Strategy that lists it in its names")
+
+
+HOOKS = ("traits", "devices", "missing", "refuse", "helpers", "environ", "bytes_per_step")
+DECLARED = declared(Strategy)
+
+
+def _judged(strategy: Strategy, name: str) -> Strategy:
+    """Return the strategy with hooks that raise StrategyError. Raises it for an attribute of a wrong type."""
+    for attribute in Strategy.__annotations__:
+        typed(name, attribute, getattr(strategy, attribute), DECLARED[attribute])
+    made = copy(strategy)
+    for hook in HOOKS:
+        setattr(made, hook, _judged_hook(strategy, name, hook))
+    return made
+
+
+def _judged_hook(strategy: Strategy, name: str, hook: str) -> Callable[..., Any]:
+    @wraps(getattr(strategy, hook))
+    def ask(*asked: Any) -> Any:
+        try:
+            value = getattr(strategy, hook)(*asked)
+        except (ScalingError, Interrupted):
+            raise
+        except (Exception, SystemExit) as error:
+            raise StrategyError(name, f"{hook}() raised {type(error).__name__}: {error}", error) from error
+        return typed(name, f"{hook}()", value, DECLARED[hook])
+
+    return ask
 
 
 def is_outside(name: str) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling import frameworks
-from scaling.frameworks.abilities import Evaluating
+from scaling.frameworks.abilities import EVALUATING, able
 from scaling.records.events import Evaluated, Event, Progress, Result
 from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train
@@ -64,10 +64,10 @@ class Learner:
         ranks: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not isinstance(trainer, Evaluating):
+        if (evaluating := able(trainer, *EVALUATING)) is None:
             raise TypeError(f"{task.point.strategy} cannot be evaluated")
         assert task.point.regime is not None
-        self._trainer, self._task, self._spec, self._send = trainer, task, spec, send
+        self._trainer, self._task, self._spec, self._send = evaluating, task, spec, send
         self._regime: Regime = task.point.regime
         self._ranks, self._clock = ranks, clock
         self._said_s = clock()

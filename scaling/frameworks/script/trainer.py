@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,8 +17,7 @@ from typing import Any
 from scaling.frameworks import feeding
 from scaling.frameworks.abilities import Rank, Tracer
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.script import lead
-from scaling.frameworks.script.lead import BATON, NO_STEP, frames, is_own, shown
+from scaling.frameworks.script.lead import ALONE, BATON, NO_STEP, is_own, shown
 from scaling.frameworks.script.watch import SEEN, ScriptError
 from scaling.hosts import proc
 from scaling.records.point import EXCHANGING
@@ -48,13 +48,13 @@ def connect(task: Task) -> Trainer:
     SEEN.counts_tokens = task.point.workload.unit == "tokens"
     script = Script(task)
     script.begin()
-    exchanges = task.point.kind in EXCHANGING and task.point.world_size > 1
-    can_hold = exchanges and bool(SEEN.parallel) and not SEEN.is_static
-    return Holding(script) if can_hold else script
+    return script
 
 
 class Script(Rank):
-    """One rank's script."""
+    """One rank's script. It has `unsynced_step` if its DistributedDataParallel can leave out the exchange."""
+
+    unsynced_step: Callable[[], None]
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -92,15 +92,27 @@ class Script(Rank):
         self.gradient_bytes = sizes if SEEN.parallel or "horovod" in self.versions else 0
         self._feed.probed = SEEN.probed_samples()
         self._feed.told()
-        self.notes = tuple(self._first_notes())
+        if ALONE in os.environ:
+            self.notes += (
+                "the script needs torchrun's variables: one device has WORLD_SIZE=1, incl. its DDP of one",
+            )
+        if not self._feed.fed:
+            self.notes += (
+                "samples are unknown: steps are counted; give --samples-per-step N, or scaling.step(samples=N)",
+            )
         feeding.add(self._feed)
+        if not self._is_alone and SEEN.parallel and not SEEN.is_static:
+            self.unsynced_step = self._held_step
 
     # ------------------------------------------------------------ steps
 
     def step(self) -> None:
         self.several(self.step, 1)
 
-    def several(self, _step: Callable[[], None], count: int) -> tuple[float, ...]:
+    def _held_step(self) -> None:
+        self.several(self._held_step, 1)
+
+    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
         """Do steps without a stop between them; return the seconds of each, without pauses."""
         usual_s = median(self._recent) if len(self._recent) >= FEWEST else 0.0
         limit_s = max(FAR * usual_s, usual_s + LEAST_PAUSE_S) if usual_s else 3600.0
@@ -111,7 +123,11 @@ class Script(Rank):
             if time.monotonic() - done_s[0] > limit_s:
                 places.setdefault(len(BATON.ends_s), _place(frame))
 
-        BATON.step(min(limit_s, LOOK_S), look, count)
+        SEEN.holds = step == self._held_step
+        try:
+            BATON.step(min(limit_s, LOOK_S), look, count)
+        finally:
+            SEEN.holds = False
         took_s = [end_s - start_s for start_s, end_s in pairwise([begun_s, *BATON.ends_s])]
         for index, seconds in enumerate(took_s):
             if usual_s and seconds > limit_s:
@@ -173,23 +189,14 @@ class Script(Rank):
         return [_Traced(cuda=self.cuda)] if "torch" in sys.modules else []
 
     @property
+    def _is_alone(self) -> bool:
+        return self.task.point.kind not in EXCHANGING or self.task.point.world_size == 1
+
+    @property
     def _exchanges(self) -> bool:
         """Whether gradients may be exchanged: DDP, a collective in steps, or a library that is not watched."""
         others = {"horovod", "deepspeed", "jax", "tensorflow"} & sys.modules.keys()
-        is_alone = self.task.point.kind not in EXCHANGING or self.task.point.world_size == 1
-        return is_alone or bool(SEEN.parallel) or SEEN.collectives > 0 or bool(others)
-
-    def _first_notes(self) -> Sequence[str]:
-        notes = list[str]()
-        if lead.is_alone_with_variables():
-            notes.append(
-                "the script needs torchrun's variables: one device has WORLD_SIZE=1, incl. its DDP of one"
-            )
-        if not self._feed.fed:
-            notes.append(
-                "samples are unknown: steps are counted; give --samples-per-step N, or scaling.step(samples=N)"
-            )
-        return notes
+        return self._is_alone or bool(SEEN.parallel) or SEEN.collectives > 0 or bool(others)
 
     def closing_notes(self) -> tuple[str, ...]:
         """Return what was seen up to the last step: pauses, faults."""
@@ -232,52 +239,26 @@ class Script(Rank):
         return found
 
 
-class Holding(Script):
-    """A script whose DistributedDataParallel can leave out its exchange."""
-
-    def __init__(self, script: Script) -> None:
-        self.__dict__ |= script.__dict__
-
-    def unsynced_step(self) -> None:
-        self.several(self.unsynced_step, 1)
-
-    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
-        SEEN.holds = step == self.unsynced_step
-        try:
-            return super().several(step, count)
-        finally:
-            SEEN.holds = False
-
-
-class _Feed:
-    """The script's own loaders as a feed of the worker."""
-
-    said = ""
+class _Feed(feeding.Source):
+    """The script's own loaders as a feed of the worker. Without a loader of torch it is `fixed`: how long the
+    script waits for data is then unknown."""
 
     def __init__(self, samples_per_step: int) -> None:
-        self.fed = 0
         self.probed = 0.0
         self._each = samples_per_step
 
-    @property
-    def fixed(self) -> bool:
-        """Whether no loader of torch was seen: how long the script waits for data is then unknown."""
-        return not SEEN.in_loaders
-
-    @property
-    def waited_s(self) -> float:
-        return SEEN.waited_s
-
     def told(self) -> None:
+        """Count up to the last step."""
         self.fed = self._each * BATON.steps or SEEN.counted or round(self.probed * BATON.steps)
-
-    def close(self) -> None:
-        """Do nothing: the script closes its loaders."""
+        self.fixed, self.waited_s = not SEEN.in_loaders, SEEN.waited_s
 
 
 def _place(frame: FrameType | None) -> str:
     """Return `DataLoader.__iter__, train.py:40`: the innermost frame of the user, and what it called."""
-    every = list(frames(frame))
+    every = list[FrameType]()
+    while frame is not None:
+        every.append(frame)
+        frame = frame.f_back
     own = next((index for index, one in enumerate(every) if is_own(one.f_code.co_filename)), None)
     if own is None:
         return every[0].f_code.co_name if every else "an unknown place"

@@ -6,7 +6,7 @@ It shows the order alone: what each call does on a GPU, it cannot.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,11 +15,14 @@ from msgspec.structs import replace
 from torch import distributed
 
 from scaling.frameworks.pytorch import ddp_trainer, device_rates, group
+from scaling.frameworks.pytorch.device_rates import by_clock
 from scaling.frameworks.pytorch.loop import Training
+from scaling.hosts import proc
 from scaling.records.events import Event
 from scaling.records.point import Kind
 from scaling.records.task import AskedDeviceRates, Command, DeviceRates, Finish, Inspect, Rest, Run
 from scaling.worker import run_task
+from tests.support.inline_child import Clock
 from tests.support.points import changed
 from tests.support.ranks import one_task
 
@@ -242,3 +245,45 @@ def test_rates_before_a_failure_are_kept(probe: device_rates.Probe, monkeypatch:
     told = probe.rates()
     assert told.matrix_flops_per_s and (told.copy_bytes_per_s, told.samples_per_s) == (None, None)
     assert told.error == "OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"
+
+
+# ---------------------------------------------------------------- rates of CPUs, on a scripted clock
+
+Script = Callable[[Sequence[tuple[float, float]], float], list[float]]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Times repeats that take (seconds, of which the thread waits) in turn, with a budget."""
+    clock, waited_s = Clock(), 0.0
+    monkeypatch.setattr(device_rates, "perf_counter", clock)
+    monkeypatch.setattr(proc, "queued_s", lambda: waited_s)
+
+    def call(script: Sequence[tuple[float, float]], budget_s: float) -> list[float]:
+        repeats = iter(script)
+
+        def work() -> None:
+            nonlocal waited_s
+            seconds, queued_s = next(repeats)
+            clock.sleep(seconds)
+            waited_s += queued_s
+
+        return by_clock(work, budget_s)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("script", "budget_s", "times_s"),
+    [
+        ([(1.0, 0.0), (3.0, 2.0), (2.5, 0.5), (1.0, 0.0)], 4.5, [1.0, 1.0, 2.0, 1.0]),
+        ([(1.0, 0.0)] * 9, 3.0, [1.0] * 3),
+        ([(2.0, 1.0)] * 9, 3.0, [1.0] * 3),  # on crowded cores it takes longer
+        ([(3.0, 3.0)] * 9, 3.0, [0.0] * device_rates.CROWDED),  # repeats that only wait end in time
+        ([(100.0, 0.0)], 0.1, [100.0]),
+    ],
+)
+def test_waiting_for_other_programs_does_not_count(
+    timed: Script, script: Sequence[tuple[float, float]], budget_s: float, times_s: list[float]
+) -> None:
+    assert timed(script, budget_s) == pytest.approx(times_s)
