@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from scaling.frameworks.abilities import Learnt, Tracer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.fake.strategy import EARLY_FAULTS, FAULTS, LEAVING_FAULTS, Fake, Fault
-from scaling.frameworks.listening import until_it_listens
 from scaling.records.point import BESIDE, EXCHANGING, Pass
 from scaling.records.task import Task
 from scaling.workloads import models, weights
@@ -43,8 +42,7 @@ class Star:
         self._count_bytes, self._chunk = count_bytes, memoryview(bytearray(CHUNK_BYTES))
         where, self._central = (task.address, task.ports[0]), task.rank == 0
         if not self._central:
-            until_it_listens(*where, CONNECT_S)
-            self._peers = [socket.create_connection(where)]
+            self._peers = [_connect(where)]
             return
         count = task.point.world_size - 1
         with socket.create_server(where, backlog=count) as server:
@@ -72,6 +70,17 @@ class Star:
             if not (got := peer.recv_into(self._chunk, min(CHUNK_BYTES, left))):
                 raise ConnectionError("connection closed by peer")
             left -= got
+
+
+def _connect(where: tuple[str, int]) -> socket.socket:
+    deadline_s = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            return socket.create_connection(where)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.02)
 
 
 # ---------------------------------------------------------------- trainer
@@ -106,9 +115,12 @@ class FakeTrainer:
         self._stepped = False
         self._steps = 0
         self.star: Star | None = None
-        self._drives = Fake().traits(point.strategy).drives
+        traits = Fake().traits(point.strategy)
+        self._drives = traits.drives
         self.samples = 0
         self.rates: list[float] = []
+        if point.kind in EXCHANGING and not traits.synchronous:
+            self.staleness = lambda: point.world_size - 1.0
 
     def step(self) -> None:
         """Sleep until the scripted end. It is an absolute time, so delays do not add up."""
@@ -215,21 +227,6 @@ class FakeTracer(Tracer):
         self._path.write_bytes(gzip.compress(msgspec.json.encode({"traceEvents": [event]}), mtime=0))
 
 
-class StaleTrainer(FakeTrainer):
-    """A trainer of an asynchronous mode."""
-
-    def staleness(self) -> float:
-        return self._task.point.world_size - 1.0
-
-
-def make(
-    task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-) -> FakeTrainer:
-    exchanges = task.point.kind in EXCHANGING
-    stale = exchanges and not Fake().traits(task.point.strategy).synchronous
-    return (StaleTrainer if stale else FakeTrainer)(task, clock, sleep)
-
-
 def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
     """Return the seconds of one step of this rank without noise, by the formula in strategy.py."""
     point = task.point
@@ -254,7 +251,7 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
 
 def connect(task: Task) -> Trainer:
     script = Fake.options_of(task.point)
-    trainer = make(task)
+    trainer = FakeTrainer(task)
     trainer.fail_early()
     if script["helper"] and task.point.kind == "exchange":
         host, _, port = os.environ["FAKE_SERVER"].rpartition(":")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -102,18 +101,16 @@ class GradientExchange(Grouped, Exchange):
         """Exchange as DDP does: broadcast rank 0's buffers (running means), then average all buckets at once."""
         if self._buffers:
             distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
-        flying = list(self._sent())
+        flying = []
+        for bucket in self._buckets:
+            sent = bucket.to(self._wire).div_(self.task.point.world_size)
+            flying.append((bucket, sent, distributed.all_reduce(sent, async_op=True)))
         for bucket, sent, work in flying:
             work.wait()
             if sent is not bucket:
                 bucket.copy_(sent)
         if self._optimizer is not None:
             self._optimizer.step()
-
-    def _sent(self) -> Iterator[tuple[Tensor, Tensor, distributed.Work]]:
-        for bucket in self._buckets:
-            sent = bucket.to(self._wire).div_(self.task.point.world_size)
-            yield bucket, sent, distributed.all_reduce(sent, async_op=True)
 
 
 def sharded(whole: Optimizer) -> Optimizer:

@@ -87,8 +87,10 @@ class FullySharded(Grouped, Training):
     def wrap(self, module: nn.Module) -> nn.Module:
         """Shard. All ranks have drawn the same weights."""
         options = FSDP2.options_of(self.task.point)
-        policy = _policy(options["param_dtype"])
-        if policy.param_dtype is not None and any(isinstance(each, _BatchNorm) for each in module.modules()):
+        policy, dtype = MixedPrecisionPolicy(), options["param_dtype"]
+        if dtype != "fp32":
+            policy = MixedPrecisionPolicy(param_dtype=DTYPES[dtype], reduce_dtype=torch.float32)
+        if dtype != "fp32" and any(isinstance(each, _BatchNorm) for each in module.modules()):
             raise UsageError(
                 "--option param_dtype=bf16: batch normalisation keeps its means in fp32; leave it out"
             )
@@ -223,12 +225,6 @@ def _own_of(rank: TorchRank, groups: Sequence[Sequence[int]]) -> ProcessGroup:
     own: ProcessGroup
     own, _ = distributed.new_subgroups_by_enumeration([list(each) for each in groups], timeout=patience(rank.task))
     return own
-
-
-def _policy(param_dtype: str) -> MixedPrecisionPolicy:
-    if param_dtype == "fp32":
-        return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=torch.float32)
 
 
 def _whole(parameter: Tensor) -> Tensor:

@@ -271,11 +271,6 @@ def _pool(layer: layers.Pool, _shape: Shape) -> nn.Module:
     return kind(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil)
 
 
-def _norm(layer: layers.BatchNorm, shape: Shape) -> nn.Module:
-    kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
-    return kind(shape[0], layer.epsilon, 1 - layer.momentum)
-
-
 def _activation(layer: layers.Activation, _shape: Shape) -> nn.Module:
     if layer.kind == "relu":
         # The layer before needs its input for backward, not its output.
@@ -283,16 +278,16 @@ def _activation(layer: layers.Activation, _shape: Shape) -> nn.Module:
     return nn.GELU(approximate="tanh" if layer.kind == "gelu-tanh" else "none")
 
 
-def _conv(layer: layers.Conv, shape: Shape) -> nn.Module:
-    return nn.Conv2d(shape[0], layer.channels, layer.kernel, layer.stride, layer.pad, bias=layer.bias)
-
-
 MAKERS: dict[type[Layer], Callable[[Any, Shape], nn.Module]] = {
-    layers.Conv: _conv,
+    layers.Conv: lambda layer, shape: nn.Conv2d(
+        shape[0], layer.channels, layer.kernel, layer.stride, layer.pad, bias=layer.bias
+    ),
     layers.Pool: _pool,
     layers.GlobalMean: lambda _layer, _shape: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     layers.Flatten: lambda _layer, _shape: nn.Flatten(),
-    layers.BatchNorm: _norm,
+    layers.BatchNorm: lambda layer, shape: (nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d)(
+        shape[0], layer.epsilon, 1 - layer.momentum
+    ),
     layers.Dense: lambda layer, shape: nn.Linear(shape[-1], layer.width, bias=layer.bias),
     layers.Activation: _activation,
     layers.Dropout: lambda layer, _shape: nn.Dropout(layer.rate),

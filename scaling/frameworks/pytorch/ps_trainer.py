@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -240,20 +240,21 @@ def like(parameter: Tensor, flat: Tensor, start: int) -> Tensor:
 
 
 def connect(task: Task) -> Trainer:
-    if task.point.kind == "comm":
-        return GradientExchange(task)
-    return Served(task) if terms(task.point).synchronous else StaleServed(task)
+    return GradientExchange(task) if task.point.kind == "comm" else Served(task)
 
 
 class Served(Training):
-    """The shared loop with servers as its optimiser."""
+    """The shared loop with servers as its optimiser. It has `staleness` in the asynchronous mode."""
 
     _optimizer: Remote
+    staleness: Callable[[], float]
 
     def make_optimizer(self) -> Remote:
         self._client = Client(self, [each.numel() for each in trained(self._module)], staged=self.cuda)
         remote = Remote(self._client, self._module, lazy=not self.task.point.workload.compile)
         self._client.start()
+        if not terms(self.task.point).synchronous:
+            self.staleness = self._client.staleness
         return remote
 
     @contextmanager
@@ -277,13 +278,6 @@ class Served(Training):
         with self.hold():
             super()._compile()
         self._module.zero_grad(set_to_none=True)
-
-
-class StaleServed(Served):
-    """The shared loop with servers in the asynchronous mode."""
-
-    def staleness(self) -> float:
-        return self._client.staleness()
 
 
 class GradientExchange(Exchange):

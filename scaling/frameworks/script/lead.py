@@ -178,10 +178,11 @@ def _again(task: Task) -> NoReturn:
 def _prepared(task: Task) -> Path:
     """Make this process one that torchrun or a shell would start: its variables, modules and working directory.
     Return the point's own folder."""
-    for name in [name for name in os.environ if name.startswith(LAUNCH) or name in command.TORCHRUN]:
-        if task.point.kind not in EXCHANGING or name.startswith(LAUNCH[:1]):
+    exchanges, stem = task.point.kind in EXCHANGING, Path(task.log).stem
+    for name in list(os.environ):
+        if name.startswith(LAUNCH[:1] if exchanges else LAUNCH) or (name in command.TORCHRUN and not exchanges):
             del os.environ[name]
-    if task.point.kind not in EXCHANGING:
+    if not exchanges:
         if os.environ.get(ALONE):
             os.environ.update(command.torchrun(task, alone=True))
         _show_own_gpu(task)
@@ -189,18 +190,14 @@ def _prepared(task: Task) -> Path:
         os.environ.setdefault(name, value)
     if sys.modules.get("matplotlib", command) is None:
         del sys.modules["matplotlib"]
-    own = Path(task.log).parent.parent / "scripts" / _folder(task)
+    # Ranks of an exchange on one host share a folder.
+    folder = f"{stem.rpartition('.')[0] if exchanges else stem}-{task.hosts[task.rank]}"
+    own = Path(task.log).parent.parent / "scripts" / folder
     if not task.point.workload.in_place:
         source = Path.cwd()
-        _copied(source, own, is_first=task.local_rank == 0 or task.point.kind not in EXCHANGING)
+        _copied(source, own, is_first=task.local_rank == 0 or not exchanges)
         os.chdir(own / COPY / source.name)
     return own
-
-
-def _folder(task: Task) -> str:
-    """Ranks of an exchange on one host share a folder."""
-    stem = Path(task.log).stem if task.point.kind not in EXCHANGING else Path(task.log).stem.rpartition(".")[0]
-    return f"{stem}-{task.hosts[task.rank]}"
 
 
 def _show_own_gpu(task: Task) -> None:

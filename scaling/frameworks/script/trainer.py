@@ -24,16 +24,8 @@ from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
 
 PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "lightning",
-    "deepspeed",
-    "jax",
-    "tensorflow",
-    "keras",
-    "horovod",
-)
+    "torch", "transformers", "accelerate", "lightning", "deepspeed", "jax", "tensorflow", "keras", "horovod",
+)  # fmt: skip
 # A step that takes so many medians, and so long, is a pause: evaluation, a checkpoint, the start of an epoch.
 FAR, LEAST_PAUSE_S = 5.0, 0.5
 # Steps that the median is of, and steps before the first pause: the first ones compile and allocate.
@@ -44,11 +36,7 @@ LOOK_S = 0.5
 
 
 def connect(task: Task) -> Trainer:
-    """Run the script up to its first step that is known as one."""
-    SEEN.counts_tokens = task.point.workload.unit == "tokens"
-    script = Script(task)
-    script.begin()
-    return script
+    return Script(task)
 
 
 class Script(Rank):
@@ -57,41 +45,26 @@ class Script(Rank):
     unsynced_step: Callable[[], None]
 
     def __init__(self, task: Task) -> None:
+        """Run the script up to its first step that is known as one."""
         self.task = task
-        self.cuda = task.point.hardware.device == "cuda"
-        self.is_done_on_return = not self.cuda
-        self.has_device_clock = False
-        self.versions: dict[str, str] = {}
-        self.device_name = ""
-        self._feed = _Feed(task.point.workload.samples_per_step)
         self._marks: list[Any] = []
         self._recent: list[float] = []
         self.paused_s = 0.0
         self.pauses: list[tuple[float, str]] = []
-
-    def begin(self) -> None:
-        end_s = time.monotonic() + self.task.clocks.startup_s - MARGIN_S
-
-        def look(frame: FrameType | None) -> None:
-            if time.monotonic() > end_s:
-                where = _place(frame)
-                raise ScriptError(
-                    f"no step within {self.task.clocks.startup_s - MARGIN_S:.0f} s, in {where}: {NO_STEP}"
-                )
-
-        BATON.step(LOOK_S, look)
+        SEEN.counts_tokens = task.point.workload.unit == "tokens"
+        self._first_step()
         torch = sys.modules.get("torch")
-        self.cuda = self.cuda and torch is not None and torch.cuda.is_initialized()
-        self.has_device_clock = self.cuda
+        on_gpu = task.point.hardware.device == "cuda"
+        self.is_done_on_return = not on_gpu
+        self.has_device_clock = self.cuda = on_gpu and torch is not None and torch.cuda.is_initialized()
         self.device_name = torch.cuda.get_device_name() if torch and self.cuda else proc.cpu_model(proc.cpuinfo())
-        for name in PACKAGES:
-            if name in sys.modules:
-                self.versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
+        loaded = ((name, sys.modules[name]) for name in PACKAGES if name in sys.modules)
+        self.versions = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded}
         self.parameters = sum(each.numel() for each in SEEN.parameters)
         sizes = sum(each.numel() * each.element_size() for each in SEEN.replicated)
         self.gradient_bytes = sizes if SEEN.parallel or "horovod" in self.versions else 0
-        self._feed.probed = SEEN.probed_samples()
-        self._feed.told()
+        self._feed = _Feed(task.point.workload.samples_per_step, SEEN.probed_samples())
+        feeding.add(self._feed)
         if ALONE in os.environ:
             self.notes += (
                 "the script needs torchrun's variables: one device has WORLD_SIZE=1, incl. its DDP of one",
@@ -100,9 +73,18 @@ class Script(Rank):
             self.notes += (
                 "samples are unknown: steps are counted; give --samples-per-step N, or scaling.step(samples=N)",
             )
-        feeding.add(self._feed)
         if not self._is_alone and SEEN.parallel and not SEEN.is_static:
             self.unsynced_step = self._held_step
+
+    def _first_step(self) -> None:
+        limit_s = self.task.clocks.startup_s - MARGIN_S
+        end_s = time.monotonic() + limit_s
+
+        def look(frame: FrameType | None) -> None:
+            if time.monotonic() > end_s:
+                raise ScriptError(f"no step within {limit_s:.0f} s, in {_place(frame)}: {NO_STEP}")
+
+        BATON.step(LOOK_S, look)
 
     # ------------------------------------------------------------ steps
 
@@ -243,13 +225,13 @@ class _Feed(feeding.Source):
     """The script's own loaders as a feed of the worker. Without a loader of torch it is `fixed`: how long the
     script waits for data is then unknown."""
 
-    def __init__(self, samples_per_step: int) -> None:
-        self.probed = 0.0
-        self._each = samples_per_step
+    def __init__(self, samples_per_step: int, probed: float) -> None:
+        self._each, self._probed = samples_per_step, probed
+        self.told()
 
     def told(self) -> None:
         """Count up to the last step."""
-        self.fed = self._each * BATON.steps or SEEN.counted or round(self.probed * BATON.steps)
+        self.fed = self._each * BATON.steps or SEEN.counted or round(self._probed * BATON.steps)
         self.fixed, self.waited_s = not SEEN.in_loaders, SEEN.waited_s
 
 

@@ -23,8 +23,6 @@ import scaling
 # A script that reads no more batches than this is not judged by their hashes.
 HASHED = 2
 SHARDED = ("DTensor", "FlatParameter", "ShardedTensor")
-
-
 # A cycle counts once it has repeated so often. Longer ones are not looked for.
 REPEATS = 3
 MOST = 4096
@@ -80,7 +78,6 @@ class Seen:
     def __init__(self) -> None:
         self.ends: Callable[[], None] = lambda: None
         self.counts_tokens = False
-        self.samples = 0
         self.waited_s = 0.0
         self.optimizers: dict[int, Any] = {}
         self.cycle = Cycle()

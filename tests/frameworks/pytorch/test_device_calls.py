@@ -41,9 +41,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    for name, answer in (("set_device", None), ("synchronize", None), ("max_memory_allocated", PEAK_BYTES)):
-        monkeypatch.setattr(torch.cuda, name, note(name, answer))
-    monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
+    for name in ("set_device", "synchronize", "max_memory_allocated", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, note(name, PEAK_BYTES))
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: Mark(noted))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))

@@ -152,15 +152,16 @@ def test_the_threads_are_the_tasks() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_tf32_is_on_only_where_it_was_asked_for(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, switches = precision == "tf32", (torch.backends.cuda.matmul, torch.backends.cudnn)
-    for switch in switches:
-        monkeypatch.setattr(switch, "allow_tf32", not wanted)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
-    assert RealCompute(one_task(precision=precision, device="cuda"), torch.device("cuda", 0)).name == "a GPU"
-    assert [switch.allow_tf32 for switch in switches] == [wanted, wanted]
-    assert torch.backends.cudnn.benchmark is True
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before, wanted = (cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark), precision == "tf32"
+    cudnn.allow_tf32 = matmul.allow_tf32 = not wanted
+    try:
+        name = RealCompute(one_task(precision=precision, device="cuda"), torch.device("cuda", 0)).name
+        assert (name, cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark) == ("a GPU", wanted, wanted, True)
+    finally:
+        cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark = before
 
 
 def test_a_gpus_own_clock_tells_the_steps_between_marks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,12 @@ def test_what_a_tensor_touches() -> None:
         assert touched(buckets, start, size) == wanted
 
 
+def test_no_two_messages_share_a_tag() -> None:
+    tags = Tags(count=3)
+    used = [tags.push(index) for index in range(3)] + [tags.pull(index) for index in range(3)] + [tags.behind]
+    assert len(set(used)) == len(used)
+
+
 # ---------------------------------------------------------------- the servers' arithmetic
 
 

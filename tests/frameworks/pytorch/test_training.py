@@ -30,13 +30,8 @@ REGIME = Regime(epochs=3, seed=0, rate=0.006, base_rate=0.0015, base_batch=16)
 
 
 def task(regime: Regime = REGIME, **fields: Any) -> Task:
-    own: dict[str, Any] = {
-        "strategy": "torch:plain",
-        "kind": "train",
-        "image_size": 16,
-        "batch_size": 64,
-        "regime": regime,
-    }
+    own: dict[str, Any] = {"strategy": "torch:plain", "kind": "train", "image_size": 16, "batch_size": 64}
+    own["regime"] = regime
     return replace(TASK, point=changed(TASK.point, **{**own, **fields}), seed=regime.seed, threads=1)
 
 

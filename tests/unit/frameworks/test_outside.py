@@ -11,7 +11,7 @@ import pytest
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks import outside as outside_files
-from scaling.frameworks.base import Strategy, Traits, read_options
+from scaling.frameworks.base import Traits, read_options
 from scaling.plan import plan
 from scaling.run import flags, invocation
 from tests.support.inline import enrol, host
@@ -144,19 +144,6 @@ def test_a_file_that_breaks_is_named_with_its_line(file: Any, text: str, said: s
     with pytest.raises(UsageError) as error:
         frameworks.load(f"{path}:ring")
     assert str(error.value).startswith(f"--strategy {path}:ring: {path}{said}")
-
-
-def test_the_miswired_one_is_torchs_but_for_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/system/lab runs it."""
-    monkeypatch.setenv("SCALING_MISWIRED", "eth9")
-    name = "tests.support.miswired:gloo"
-    strategy, wanted = frameworks.load(name), frameworks.load("torch:gloo")
-    task = one_task(name, "exchange", ports=(5000,))
-    assert isinstance(strategy, Strategy)
-    assert strategy.environ(task, {}) == {**wanted.environ(task, {}), "GLOO_SOCKET_IFNAME": "eth9"}
-    assert strategy.devices(name) == wanted.devices("torch:gloo")
-    assert (strategy.baseline, strategy.trainer_module) == (wanted.baseline, wanted.trainer_module)
-    assert strategy.environ(one_task(kind="solo", ports=()), {}) == {}
 
 
 # ---------------------------------------------------------------- models
