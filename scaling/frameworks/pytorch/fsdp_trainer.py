@@ -7,10 +7,10 @@ With `--precision bf16` autocast computes as in the plain loop, from parameters 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ class FullySharded(Grouped, Training):
             raise UsageError(
                 "--option param_dtype=bf16: batch normalisation keeps its means in fp32; leave it out"
             )
-        mesh = groups_of(self).mesh(self)
+        mesh = mesh_of(self)
         for unit in units(module):
             fully_shard(unit.module, mesh=mesh, reshard_after_forward=options["reshard"], mp_policy=policy)
         return module
@@ -115,34 +115,26 @@ class FullySharded(Grouped, Training):
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, gathered from all ranks one by one. Collective."""
         named = self._module.named_parameters()
-        return {name: _whole(each).detach().cpu().numpy().copy() for name, each in named}
+        whole = ((name, each.full_tensor() if isinstance(each, DTensor) else each) for name, each in named)
+        return {name: each.detach().cpu().numpy().copy() for name, each in whole}
 
 
-class Groups(NamedTuple):
-    """The ranks that share parameters, and the ranks with the same rows (None if there are no others)."""
-
-    sharing: ProcessGroup
-    repeating: ProcessGroup | None
-
-    def mesh(self, rank: TorchRank) -> DeviceMesh:
-        if self.repeating is None:
-            return DeviceMesh.from_group(self.sharing, rank.device.type)
-        size, ranks = self.sharing.size(), range(rank.task.point.world_size)
-        return DeviceMesh.from_group(
-            [self.repeating, self.sharing],
-            rank.device.type,
-            mesh=torch.tensor([list(each) for each in shard_groups(ranks, size)]),
-            mesh_dim_names=("repeating", "sharing"),
-        )
+def mesh_of(rank: TorchRank) -> DeviceMesh:
+    """Create the groups of ranks, as `groups_of`, and return them as a mesh."""
+    sharing, repeating = groups_of(rank)
+    if repeating is None:
+        return DeviceMesh.from_group(sharing, rank.device.type)
+    ranks = shard_groups(range(rank.task.point.world_size), sharing.size())
+    return DeviceMesh.from_group(
+        [repeating, sharing],
+        rank.device.type,
+        mesh=torch.tensor([list(each) for each in ranks]),
+        mesh_dim_names=("repeating", "sharing"),
+    )
 
 
-class Buffers(NamedTuple):
-    """Buffers of one unit: a rank's rows and the whole of its parameters, and the same of its gradients."""
-
-    rows: Tensor
-    whole: Tensor
-    gradients: Tensor
-    reduced: Tensor
+# Of one unit: a rank's rows and the whole of its parameters, the whole of its gradients and a rank's rows.
+Buffers: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class ShardExchange(Grouped, Exchange):
@@ -150,7 +142,7 @@ class ShardExchange(Grouped, Exchange):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._groups = groups_of(self)
+        self._sharing, self._repeating = groups_of(self)
         options = FSDP2.options_of(task.point)
         *inner, whole = units(self.module)
         # A module is entered before its children.
@@ -179,26 +171,22 @@ class ShardExchange(Grouped, Exchange):
             work.wait()
 
     def _buffers(self, unit: Unit, dtype: torch.dtype) -> Buffers:
-        ranks = self._groups.sharing.size()
+        ranks = self._sharing.size()
         rows = sum(padded_rows(each, ranks) for each in unit.parameters)
+        part, reduced = torch.ones(rows, dtype=dtype, device=self.device), torch.ones(rows, device=self.device)
         whole = torch.ones(rows * ranks, dtype=dtype, device=self.device)
-        return Buffers(
-            rows=torch.ones(rows, dtype=dtype, device=self.device),
-            whole=whole,
-            gradients=whole.to(torch.float32),
-            reduced=torch.ones(rows, device=self.device),
-        )
+        return part, whole, whole.to(torch.float32), reduced
 
     def _gather(self, unit: Buffers) -> None:
-        distributed.all_gather_into_tensor(unit.whole, unit.rows, group=self._groups.sharing)
+        rows, whole, _, _ = unit
+        distributed.all_gather_into_tensor(whole, rows, group=self._sharing)
 
     def _reduce(self, unit: Buffers) -> distributed.Work | None:
-        distributed.reduce_scatter_tensor(unit.reduced, unit.gradients, group=self._groups.sharing)
-        if self._groups.repeating is None:
+        _, _, gradients, reduced = unit
+        distributed.reduce_scatter_tensor(reduced, gradients, group=self._sharing)
+        if self._repeating is None:
             return None
-        work: distributed.Work | None = distributed.all_reduce(
-            unit.reduced, group=self._groups.repeating, async_op=self.cuda
-        )
+        work: distributed.Work | None = distributed.all_reduce(reduced, group=self._repeating, async_op=self.cuda)
         return work
 
 
@@ -208,24 +196,15 @@ def padded_rows(parameter: Tensor, ranks: int) -> int:
     return -(-rows // ranks) * (parameter.numel() // max(rows, 1))
 
 
-def groups_of(rank: TorchRank) -> Groups:
-    """Create the groups of ranks in the process group. Collective."""
+def groups_of(rank: TorchRank) -> tuple[ProcessGroup, ProcessGroup | None]:
+    """Create groups in the process group. Return that of the ranks that share parameters, and that of the ranks
+    with the same rows, None if there are no others. Collective."""
     ranks, size = range(rank.task.point.world_size), group_size(rank.task.point)
-    whole = distributed.group.WORLD
-    assert whole is not None
     if size == len(ranks):
-        return Groups(sharing=whole, repeating=None)
-    return Groups(
-        sharing=_own_of(rank, shard_groups(ranks, size)),
-        repeating=_own_of(rank, replica_groups(ranks, size)),
-    )
-
-
-def _own_of(rank: TorchRank, groups: Sequence[Sequence[int]]) -> ProcessGroup:
-    own: ProcessGroup
-    own, _ = distributed.new_subgroups_by_enumeration([list(each) for each in groups], timeout=patience(rank.task))
-    return own
-
-
-def _whole(parameter: Tensor) -> Tensor:
-    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        assert distributed.group.WORLD is not None
+        return distributed.group.WORLD, None
+    own: list[ProcessGroup] = []
+    for groups in (shard_groups(ranks, size), replica_groups(ranks, size)):
+        listed = [list(each) for each in groups]
+        own.append(distributed.new_subgroups_by_enumeration(listed, timeout=patience(rank.task))[0])
+    return own[0], own[1]
