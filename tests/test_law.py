@@ -84,7 +84,7 @@ def test_a_worker_file_behind_a_strategy_of_the_table_is_found() -> None:
     """Also where another file of the folder stands between them."""
     planted = {
         **FILES,
-        "frameworks/pytorch/ddp.py": f"{FILES['frameworks/pytorch/ddp.py']}\n{IMPORT} between\n",
+        "frameworks/pytorch/strategies.py": f"{FILES['frameworks/pytorch/strategies.py']}\n{IMPORT} between\n",
         "frameworks/pytorch/between.py": f"{IMPORT} loop",
     }
     assert "5: frameworks/pytorch/loop.py imports a framework, and the agent imports it" in law.breaches(planted)

@@ -6,15 +6,17 @@ No framework is imported here. A strategy is imported when it is asked for, so a
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Collection
-from functools import lru_cache
+from collections.abc import Callable, Collection
+from copy import copy
+from functools import lru_cache, wraps
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from scaling import files
-from scaling.errors import UsageError, near
-from scaling.frameworks import answers, outside
-from scaling.frameworks.base import Framework, Strategy
+from scaling.errors import Interrupted, ScalingError, StrategyError, UsageError, near
+from scaling.frameworks import outside
+from scaling.frameworks.base import Framework, Strategy, declared, typed
 from scaling.records.point import Device
 from scaling.workloads import models
 
@@ -22,18 +24,15 @@ from scaling.workloads import models
 FIRST = ("pytorch", "tf", "mx")
 
 
-def _folders() -> list[str]:
-    found = [one.name for one in pkgutil.iter_modules(__path__) if one.ispkg]
-    return sorted(found, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
-
-
 def _frameworks() -> dict[str, Framework]:
-    modules = {folder: import_module(f"{__name__}.{folder}") for folder in _folders()}
+    found = [one.name for one in pkgutil.iter_modules(__path__) if one.ispkg]
+    ordered = sorted(found, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
+    modules = {folder: import_module(f"{__name__}.{folder}") for folder in ordered}
     return {folder: module.FRAMEWORK for folder, module in modules.items() if hasattr(module, "FRAMEWORK")}
 
 
-FRAMEWORKS: dict[str, Framework] = {}
 FOLDER_OF: dict[str, str] = {}
+FRAMEWORKS: dict[str, Framework] = {}
 for _folder, _one in _frameworks().items():
     FRAMEWORKS[_one.name], FOLDER_OF[_one.name] = _one, _folder
 # `<framework>:plain` is the loop without exchange: the baseline of every strategy of the framework.
@@ -63,19 +62,70 @@ def load(name: str) -> Strategy:
     """
     framework, colon, mode = name.rpartition(":")
     name = f"{framework}{colon}{mode.partition('@')[0]}"
-    return answers.judged(_load(ALIASES.get(name, name)), name)
+    return _judged(_load(ALIASES.get(name, name)), name)
 
 
 def _load(name: str) -> Strategy:
     framework, _, mode = name.partition(":")
-    if mode and named(name).any_mode:
-        return _of(framework, PLAIN)
-    if mode in named(name).strategies:
-        return _of(framework, mode)
+    known = named(name)
+    listed = PLAIN if mode and known.any_mode else mode
+    if listed in known.strategies:
+        module = import_module(f"{__name__}.{FOLDER_OF[framework]}.{known.strategies[listed]}")
+        return _strategy_in(module, f"{framework}:{listed}")
     if is_outside(name):
-        return _load_outside(framework, name)
-    meant = named(name).meant.get(mode)
+        with files.loading(f"strategy module {framework}"):
+            is_file = outside.is_file(framework)
+            module = outside.of_file(framework, f"--strategy {name}") if is_file else _imported(framework, name)
+        return _strategy_in(module, name)
+    meant = known.meant.get(mode)
     raise UsageError(f"--strategy {name}: unknown; {f'take {meant}' if meant else near(name, NAMES)}")
+
+
+def _imported(module: str, name: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except (Exception, SystemExit) as error:  # code from outside may raise anything
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise UsageError(f"--strategy {name}: cannot import {module}: {kind}{error}") from error
+
+
+def _strategy_in(module: ModuleType, name: str) -> Strategy:
+    """Return a strategy of the class of a module that lists the name. Raises UsageError if none does."""
+    where, _, mode = name.partition(":")
+    listed = (name, mode) if outside.is_file(where) else (name,)
+    classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Strategy)]
+    for kind in classes:
+        if kind.__module__ == module.__name__ and any(one in kind.names for one in listed):
+            return kind()
+    raise UsageError(f"--strategy {name}: {where} has no class derived from Strategy that lists it in its names")
+
+
+HOOKS = ("traits", "devices", "missing", "refuse", "helpers", "environ", "bytes_per_step")
+DECLARED = declared(Strategy)
+
+
+def _judged(strategy: Strategy, name: str) -> Strategy:
+    """Return the strategy with hooks that raise StrategyError. Raises it for an attribute of a wrong type."""
+    for attribute in Strategy.__annotations__:
+        typed(name, attribute, getattr(strategy, attribute), DECLARED[attribute])
+    made = copy(strategy)
+    for hook in HOOKS:
+        setattr(made, hook, _judged_hook(strategy, name, hook))
+    return made
+
+
+def _judged_hook(strategy: Strategy, name: str, hook: str) -> Callable[..., Any]:
+    @wraps(getattr(strategy, hook))
+    def ask(*asked: Any) -> Any:
+        try:
+            value = getattr(strategy, hook)(*asked)
+        except (ScalingError, Interrupted):
+            raise
+        except (Exception, SystemExit) as error:
+            raise StrategyError(name, f"{hook}() raised {type(error).__name__}: {error}", error) from error
+        return typed(name, f"{hook}()", value, DECLARED[hook])
+
+    return ask
 
 
 def is_outside(name: str) -> bool:
@@ -139,43 +189,3 @@ def distributions() -> dict[str, tuple[str, ...]]:
         for package, names in one.distributions.items():
             found[package] = tuple(dict.fromkeys((*found.get(package, ()), *names)))
     return found
-
-
-def _of(framework: str, mode: str) -> Strategy:
-    module = import_module(f"{__name__}.{FOLDER_OF[framework]}.{FRAMEWORKS[framework].strategies[mode]}")
-    strategy: Strategy = module.STRATEGIES[mode] if hasattr(module, "STRATEGIES") else module.STRATEGY
-    return strategy
-
-
-# ---------------------------------------------------------------- outside
-
-
-def _load_outside(module: str, name: str) -> Strategy:
-    """Load the strategy `name` of a module from outside the package: an object `STRATEGY`, or a class. Raises
-    UsageError if the module cannot be imported or has no strategy of this name."""
-    with files.loading(f"strategy module {module}"):
-        is_file = outside.is_file(module)
-        found = outside.of_file(module, f"--strategy {name}") if is_file else _imported(module, name)
-    made = getattr(found, "STRATEGY", None)
-    if isinstance(made, Strategy):
-        if _lists(made.names, name):
-            return made
-        raise UsageError(f"--strategy {name}: {module} does not list it in its names")
-    classes = [each for each in vars(found).values() if isinstance(each, type) and issubclass(each, Strategy)]
-    for kind in classes:
-        if kind.__module__ == found.__name__ and _lists(kind.names, name):
-            return kind()
-    raise UsageError(f"--strategy {name}: {module} has no class derived from Strategy that lists it in its names")
-
-
-def _imported(module: str, name: str) -> ModuleType:
-    try:
-        return import_module(module)
-    except (Exception, SystemExit) as error:  # code from outside may raise anything
-        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
-        raise UsageError(f"--strategy {name}: cannot import {module}: {kind}{error}") from error
-
-
-def _lists(names: Collection[str], name: str) -> bool:
-    module, _, mode = name.partition(":")
-    return name in names or (outside.is_file(module) and mode in names)

@@ -1,7 +1,4 @@
-"""Optional abilities of a trainer, which the worker checks for, and what trainers share.
-
-base.py has the required ones.
-"""
+"""What a trainer may have besides what base.py requires, what trainers share, and how the worker asks."""
 
 from __future__ import annotations
 
@@ -10,109 +7,14 @@ import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.frameworks.base import Trainer
-
-
-@runtime_checkable
-class Shown(Protocol):
-    """A trainer that shows its parameters. The worker hashes them and does not call `digest()`."""
-
-    def weights(self) -> Mapping[str, NDArray[Any]]:
-        """Return copies of the trained parameters, by name."""
-
-
-@runtime_checkable
-class Hashing(Protocol):
-    """A trainer whose device hashes its parameters."""
-
-    def device_digest(self) -> str | None:
-        """Return the hash, equal on all ranks with equal parameters; None if the host should hash them."""
-
-
-@runtime_checkable
-class Immediate(Protocol):
-    """A trainer that says whether its steps have ended when they return. If so, each step can be timed."""
-
-    is_done_on_return: bool
-
-
-@runtime_checkable
-class Marking(Protocol):
-    """A trainer whose device has a clock (`has_device_clock`). Its steps may return early. The device's clock
-    times windows and steps, and the host stays ahead of the device."""
-
-    has_device_clock: bool
-
-    def mark(self) -> None:
-        """Make the device record its time when it reaches this mark."""
-
-    def between_marks_s(self, ahead: int = 0) -> tuple[float, ...]:
-        """Wait until the device reaches all marks but the last `ahead`. Return the seconds between the reached
-        marks by the device's clock, from the last one that an earlier call returned. `ahead=0` begins anew."""
-
-
-@runtime_checkable
-class Releasing(Protocol):
-    """A trainer that keeps device memory which it does not use, and can give it back."""
-
-    def release_memory(self) -> None:
-        """Give back unused device memory, because other points have their turn. Steps take it again."""
-
-
-@runtime_checkable
-class Pausing(Protocol):
-    """A trainer of a user's script, which pauses between steps: evaluation, checkpoints."""
-
-    paused_s: float
-
-    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
-        """Do `step`, one of its own, so often, with no stop between; return the seconds of each."""
-
-    def closing_notes(self) -> tuple[str, ...]:
-        """Return what was seen up to the last step."""
-
-    def found(self) -> dict[str, str]:
-        """Return what must differ between ranks (`Result.found`)."""
-
-
-@runtime_checkable
-class Stale(Protocol):
-    """A trainer of an asynchronous mode."""
-
-    def staleness(self) -> float:
-        """Return the mean staleness of this rank's steps since the last call. Staleness is the number of other
-        ranks' steps between a step's pull and its push. Call it only after `sync`."""
-
-
-@runtime_checkable
-class Unsynced(Protocol):
-    """A trainer whose strategy can leave out the exchange and nothing else."""
-
-    def unsynced_step(self) -> None:
-        """Do the same step without exchange. Call it only after the digest: the ranks' parameters then differ."""
-
-
-@runtime_checkable
-class Overlapping(Unsynced, Protocol):
-    """A trainer whose exchange can run alone, during its own compute."""
-
-    def enter_thread(self) -> None:
-        """Select this rank's device in a thread that has just begun: CUDA selects GPU 0 for it."""
-
-    def exchange_alone(self) -> Trainer | None:
-        """Return a trainer of kind `comm` over the connected ranks, for a second thread. Its `sync` waits only for
-        its own work. All ranks call this. Return None if any rank lacks the memory."""
-
-
-# ---------------------------------------------------------------- evaluating
-#
-# What a trainer needs for a training to an accuracy.
+from scaling.frameworks.base import Trainer, declared, typed
 
 
 class Learnt(NamedTuple):
@@ -126,9 +28,65 @@ class Learnt(NamedTuple):
     statistics: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
 
 
-@runtime_checkable
-class Evaluating(Protocol):
-    """Extra methods of a trainer, called only between steps."""
+class Able(Trainer, Protocol):
+    """All that a trainer may have. It has what its strategy can do, and the worker looks for it (`able`).
+
+    * is_done_on_return: its steps have ended when they return. Then each of them can be timed.
+    * has_device_clock: the device's clock times windows and steps, which may return early, between marks.
+    * paused_s: seconds in which a user's script paused between steps: evaluation, checkpoints.
+    """
+
+    is_done_on_return: bool
+    has_device_clock: bool
+    paused_s: float
+
+    def weights(self) -> Mapping[str, NDArray[Any]]:
+        """Return copies of the trained parameters, by name. The worker hashes them instead of calling `digest`."""
+
+    def device_digest(self) -> str | None:
+        """Return the device's hash, equal on all ranks with equal parameters; None if the host should hash."""
+
+    def mark(self) -> None:
+        """Make the device record its time when it reaches this mark. The host stays ahead of the device."""
+
+    def between_marks_s(self, ahead: int = 0) -> tuple[float, ...]:
+        """Wait until the device reaches all marks but the last `ahead`. Return the seconds between the reached
+        marks by the device's clock, from the last one that an earlier call returned. `ahead=0` begins anew."""
+
+    def release_memory(self) -> None:
+        """Give back unused device memory, because other points have their turn. Steps take it again."""
+
+    def staleness(self) -> float:
+        """Return the mean staleness of this rank's steps since the last call, in an asynchronous mode. Staleness
+        is the number of other ranks' steps between a step's pull and its push. Call it only after `sync`."""
+
+    def unsynced_step(self) -> None:
+        """Do the same step and leave out the exchange, nothing else. Call it only after the digest: the ranks'
+        parameters then differ."""
+
+    def enter_thread(self) -> None:
+        """Select this rank's device in a thread that has just begun: CUDA selects GPU 0 for it."""
+
+    def exchange_alone(self) -> Trainer | None:
+        """Return a trainer of kind `comm` over the connected ranks, for a second thread during steps without
+        exchange. Its `sync` waits only for its own work. All ranks call this. Return None if any rank lacks the
+        memory."""
+
+    def tracers(self) -> Sequence[Tracer]:
+        """Return new tracers for all profilers that can run together."""
+
+    # A user's script
+
+    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
+        """Do `step`, one of its own, so often, with no stop between; return the seconds of each."""
+
+    def closing_notes(self) -> tuple[str, ...]:
+        """Return what was seen up to the last step."""
+
+    def found(self) -> dict[str, str]:
+        """Return what must differ between ranks (`Result.found`)."""
+
+    # A training to an accuracy, between steps
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate from the next step on."""
@@ -141,6 +99,27 @@ class Evaluating(Protocol):
 
     def learnt(self) -> Learnt:
         """Return what the network has learnt. Collective."""
+
+
+EVALUATING = ("set_rate", "average_statistics", "predict", "learnt")
+
+
+def able(trainer: object, *methods: str) -> Able | None:
+    """Return the trainer if it has all of these methods, else None."""
+    return cast(Able, trainer) if all(hasattr(trainer, method) for method in methods) else None
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return declared(Trainer, Able) | {"versions": dict[str, Any]}
+
+
+def of_trainer(trainer: Any, what: str, *given: Any) -> Any:
+    """Return a trainer's attribute, or its method's value. Raises StrategyError for a wrong type."""
+    found = getattr(trainer, what)
+    value, told = (found(*given), f"{what}()") if callable(found) else (found, what)
+    made_by = type(trainer)
+    return typed(made_by.__module__, f"{made_by.__qualname__}.{told}", value, _types()[what])
 
 
 # ---------------------------------------------------------------- tracing
@@ -170,14 +149,6 @@ class Tracer:
 
     def stop(self) -> None:
         raise NotImplementedError
-
-
-@runtime_checkable
-class Traceable(Protocol):
-    """A trainer whose framework has a profiler."""
-
-    def tracers(self) -> Sequence[Tracer]:
-        """Return new tracers for all profilers that can run together."""
 
 
 def pack(plain: Path, packed: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_type_hints
 
-from scaling.errors import UsageError, near
+import msgspec
+
+from scaling.errors import StrategyError, UsageError, near
 from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
 from scaling.records.point import Device, Pass, Pattern, Point, Record, Skill
@@ -36,7 +39,7 @@ class Traits(Record, frozen=True, kw_only=True):
     * polling_cores: cores per rank that a polling thread of the library uses, whatever a step takes.
     * is_open: its servers listen on all addresses of a host without a password.
     * passes: the parts of a step that it can do without exchange (`Workload.pass_`).
-    * accuracy: what its trainer supports of a training to an accuracy (abilities.Evaluating).
+    * accuracy: what its trainer supports of a training to an accuracy (abilities.EVALUATING).
     """
 
     drives: Literal["device", "node", "point"] = "device"
@@ -101,7 +104,7 @@ class Trainer(Protocol):
 
     def digest(self) -> str | None:
         """Return a hash of the parameters. In synchronous modes it must be equal on all ranks, or the point is
-        void. It is not called if the trainer shows its parameters (`abilities.Shown`)."""
+        void. It is not called if the trainer shows its parameters (`abilities.Able`)."""
 
     def peak_memory_bytes(self) -> int:
         """Return the peak device memory in bytes; 0 if the device has no memory of its own."""
@@ -146,6 +149,11 @@ class Strategy:
     @property
     def server_module(self) -> str:
         return self.server or type(self).__module__
+
+    @classmethod
+    def options_of(cls, point: Point) -> dict[str, Any]:
+        """Return the values of its options. Raises UsageError, as `read_options` does."""
+        return read_options(cls.options, point.options)
 
     def traits(self, _name: str) -> Traits:
         return Traits()
@@ -268,7 +276,7 @@ class Framework(Record, frozen=True, kw_only=True):
       preload: modules that a fork server imports; empty if workers cannot be forked
       forks_on: devices whose workers can be forks: importing these modules must not initialise such a device
       preload_environ: environment variables of the fork server and its forks
-      shares_gpus: its workers give back GPU memory while others have their turn (`abilities.Releasing`)
+      shares_gpus: its workers give back GPU memory while others have their turn (`Able.release_memory`)
       sees_one_gpu: a worker of one device is shown no other GPU, because the framework uses GPU 0 as well
       returns_early: devices on which a step returns before it is done and no device clock times it
       resident_bytes: estimated memory of a worker without a model
@@ -333,7 +341,7 @@ class Framework(Record, frozen=True, kw_only=True):
         return self.exchanges.get(mode) or self.exchanges.get("", Exchange())
 
 
-# All that a training to an accuracy may ask of a trainer (abilities.Evaluating).
+# All that a training to an accuracy may ask of a trainer (abilities.EVALUATING).
 SKILLS: tuple[Skill, ...] = ("evaluate", "rate", "statistics")
 # The package's own plain loops.
 PASSES = Traits(passes=("forward", "backward", "step"), accuracy=("evaluate", "rate"))
@@ -377,3 +385,28 @@ def _parse(key: str, option: Option, text: str) -> Any:
         return option.type(text)
     except ValueError:
         raise UsageError(f"--option {key}={text}: expected {option.type.__name__.replace('_', ' ')}") from None
+
+
+# ---------------------------------------------------------------- what strategies and trainers return
+
+
+def declared(*kinds: type) -> dict[str, Any]:
+    """Return the types of attributes and of the results of methods, by name."""
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        found |= get_type_hints(kind)
+        for name, each in vars(kind).items():
+            if inspect.isfunction(told := each.fget if isinstance(each, property) else each):
+                found[name] = get_type_hints(told).get("return")
+    return found
+
+
+def typed(name: str, what: str, value: Any, wanted: Any) -> Any:
+    """Return the value converted to the wanted type. Raises StrategyError: code from outside returns anything."""
+    try:
+        found = msgspec.convert(value, wanted)
+        if wanted in (Traits, list[Helper]):  # msgspec does not check an existing Struct
+            found = msgspec.convert(msgspec.to_builtins(found), wanted)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise StrategyError(name, f"{what} is of a wrong type: {error}", error) from error
+    return found

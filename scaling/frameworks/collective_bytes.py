@@ -20,7 +20,6 @@ NCCL (bounds derived from its algorithms, not measured; github.com/NVIDIA/nccl, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 from scaling.records import crossing
 from scaling.records.crossing import Bounds
@@ -70,15 +69,7 @@ def broadcast(size_bytes: float, hosts: Sequence[str], *, nccl: bool) -> Bounds:
 
 def tree_crossings(hosts: Sequence[str]) -> list[int]:
     """Return, for each root, how many edges of Gloo's binomial tree cross nodes. Counted from the root, rank v
-    receives from rank v - 2^i, with 2^i the largest power up to v. Each power is a run of consecutive edges of
-    that length, so a running sum covers all roots."""
-    count = len(hosts)
-    crossings = [0] * count
-    length = 1
-    while length < count:
-        edges = min(length, count - length)
-        crosses = [hosts[rank % count] != hosts[(rank + length) % count] for rank in range(count + edges)]
-        summed = [0, *accumulate(crosses)]
-        crossings = [known + summed[root + edges] - summed[root] for root, known in enumerate(crossings)]
-        length *= 2
-    return crossings
+    receives from rank v - 2^i, with 2^i the largest power up to v."""
+    count, twice = len(hosts), [*hosts, *hosts]
+    edges = [(rank, rank - (1 << rank.bit_length() - 1)) for rank in range(1, count)]
+    return [sum(twice[root + rank] != twice[root + source] for rank, source in edges) for root in range(count)]

@@ -48,21 +48,38 @@ class Pipeline(Protocol):
 Native: TypeAlias = Callable[[Task, ModelSpec], Pipeline]
 
 
-class Opened:
-    """An open feed of this process.
+class Source:
+    """What a process takes its batches from: an open feed, or a script's own loaders.
 
+    * fixed: it gives the same batch to all steps.
     * waited_s: seconds that the process was blocked in it.
     * fed: samples that it returned.
     * said: description of a native feed.
     """
 
+    fixed = False
+    waited_s = 0.0
+    fed = 0
+    said = ""
+
+    def close(self) -> None:
+        """Do nothing: it has no processes to end."""
+
+
+_OPENED: WeakSet[Source] = WeakSet()
+add = _OPENED.add  # for a source that is made elsewhere
+
+
+class Opened(Source):
+    """An open feed of this process."""
+
     def __init__(self, feed: feeds.Feed, said: str = "", close: Callable[[], None] = lambda: None) -> None:
-        self._feed, self.said, self.close = feed, said, close
-        self.fixed = feed.fixed
-        self.waited_s = 0.0
-        self.fed = 0
+        self._feed, self.fixed, self.said, self._close = feed, feed.fixed, said, close
         self._step: int | None = None
         _OPENED.add(self)
+
+    def close(self) -> None:
+        self._close()
 
     def batch(self, step: int) -> Batch:
         begun_s = perf_counter()
@@ -91,32 +108,6 @@ class Streamed:
         if step != self._step and not self.fixed:
             self._step, self._batch = step, self._pipeline.next()
         return self._batch
-
-
-class Source(Protocol):
-    """An open feed. A script's own loaders are one too."""
-
-    said: str
-    fed: int
-
-    @property
-    def fixed(self) -> bool:
-        """Return whether it gives the same batch to all steps."""
-
-    @property
-    def waited_s(self) -> float:
-        """Return the seconds that the process was blocked in it."""
-
-    def close(self) -> None:
-        """End its processes."""
-
-
-_OPENED: WeakSet[Source] = WeakSet()
-
-
-def add(feed: Source) -> None:
-    """Add a feed that is opened elsewhere."""
-    _OPENED.add(feed)
 
 
 def opened(task: Task, spec: ModelSpec, native: Native) -> Opened:

@@ -100,14 +100,12 @@ def refuse_emulated(point: Point) -> str | None:
     """Return why the point cannot be emulated, naming the flag; None if it can or is not on emulated devices."""
     if point.hardware.device != "emulated":
         return None
-    if point.workload.precision != "fp32":
-        return f"--precision {point.workload.precision}: emulated devices have the images/s of fp32; leave it out"
-    if point.workload.memory_format != "contiguous":
-        return f"--memory-format {point.workload.memory_format}: emulated devices compute nothing; leave it out"
-    if point.workload.compile:
-        return "--compile: emulated devices compute nothing; leave it out"
-    if not point.workload.trains:
-        return f"--pass {point.workload.pass_}: emulated devices only do whole steps; leave it out"
-    if (parts := accumulated(point)) != 1:
-        return f"--option accumulate={parts}: emulated devices do not split a batch; leave it out"
-    return None
+    work, parts = point.workload, accumulated(point)
+    refused = (
+        (f"--precision {work.precision}", work.precision != "fp32", "have the images/s of fp32"),
+        (f"--memory-format {work.memory_format}", work.memory_format != "contiguous", "compute nothing"),
+        ("--compile", work.compile, "compute nothing"),
+        (f"--pass {work.pass_}", not work.trains, "only do whole steps"),
+        (f"--option accumulate={parts}", parts != 1, "do not split a batch"),
+    )
+    return next((f"{flag}: emulated devices {why}; leave it out" for flag, is_set, why in refused if is_set), None)

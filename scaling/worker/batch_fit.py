@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks.answers import of_trainer
+from scaling.frameworks.abilities import of_trainer
 from scaling.records.task import BatchFit, BatchTrial, Task
 from scaling.worker.run_task import cause_of, draw_nothing, trainer_module
 

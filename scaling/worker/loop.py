@@ -22,21 +22,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from scaling.analysis.measured import trace_split
-from scaling.frameworks.abilities import (
-    Hashing,
-    Immediate,
-    Marking,
-    Overlapping,
-    Pausing,
-    Releasing,
-    Shown,
-    Stale,
-    Traceable,
-    Tracer,
-    Unsynced,
-    digest_of,
-)
-from scaling.frameworks.answers import of_trainer
+from scaling.frameworks.abilities import Able, Tracer, able, digest_of, of_trainer
 from scaling.frameworks.base import Trainer
 from scaling.records.events import Event, Inspected, Rested, Result, Window
 from scaling.records.store import unlinked
@@ -66,8 +52,7 @@ def inspected(worker: Worker, inspect: Inspect, path: Path | None) -> Inspected:
 
 def _unsynced(worker: Worker, windows: int, steps: int) -> Iterator[Window]:
     """All ranks begin together. The first step after an exchange may still wait for one (DDP's buffers)."""
-    trainer = worker.trainer
-    if not windows or not isinstance(trainer, Unsynced):
+    if not windows or (trainer := able(worker.trainer, "unsynced_step")) is None:
         return
     trainer.step()
     trainer.unsynced_step()
@@ -77,8 +62,8 @@ def _unsynced(worker: Worker, windows: int, steps: int) -> Iterator[Window]:
 
 def _beside(worker: Worker, windows: int, steps: int) -> tuple[Window, ...]:
     """The exchange alone, in a thread, while this thread computes without exchange."""
-    trainer = worker.trainer
-    if not windows or not isinstance(trainer, Overlapping) or (alone := trainer.exchange_alone()) is None:
+    trainer = able(worker.trainer, "unsynced_step", "enter_thread", "exchange_alone")
+    if not windows or trainer is None or (alone := trainer.exchange_alone()) is None:
         return ()
     with ThreadPoolExecutor(1, initializer=trainer.enter_thread) as thread:
         found = thread.submit(_exchanges, worker.timing(alone), windows, steps)
@@ -117,7 +102,7 @@ def _noted(notes: list[str], what: str) -> Iterator[None]:
 def _traced(worker: Worker, steps: int, path: Path) -> Inspected:
     """Profile the steps; without a profiler that starts they have no window. Exceptions of steps are raised."""
     trainer, gpu = worker.trainer, None
-    tracers = list(trainer.tracers()) if isinstance(trainer, Traceable) else []
+    tracers = list(traced.tracers()) if (traced := able(trainer, "tracers")) else []
     notes = [] if tracers else ["no trace: the strategy's trainer has no profiler"]
     started, files = list[tuple[Tracer, Path]](), list[str]()
     for each in tracers:
@@ -188,16 +173,17 @@ class Worker:
         first_digest: str | None = None,
     ) -> None:
         self.trainer, self._send, self._waiting = trainer, send, waiting
-        self._pausing = trainer if isinstance(trainer, Pausing) else None
+        self._pausing = able(trainer, "several", "closing_notes", "found")
         # The time of pauses is no time of any window.
         self._clock, self._unix_clock = clock, unix_clock
         if self._pausing:
             self._clock, self._unix_clock = self._without_pauses(clock), self._without_pauses(unix_clock)
         self._times_steps, self._trace, self._learner = times_steps, trace, learner
-        self._is_immediate = isinstance(trainer, Immediate) and trainer.is_done_on_return
-        self._marks = trainer if isinstance(trainer, Marking) and trainer.has_device_clock else None
+        self._is_immediate = getattr(trainer, "is_done_on_return", False)
+        has_clock = getattr(trainer, "has_device_clock", False)
+        self._marks = able(trainer, "mark", "between_marks_s") if has_clock else None
         self._reported = 0  # samples up to the end of the last window
-        self._stale = trainer if isinstance(trainer, Stale) else None
+        self._stale = able(trainer, "staleness")
         self._waited_s, self._fed, self._first_digest = waited_s, fed, first_digest
         self._result: Result | None = None
         self._phase = "warm-up"
@@ -255,7 +241,7 @@ class Worker:
             yield window
             start_s = window.end_s
 
-    def _by_device(self, run: Run, device: Marking) -> Iterator[Window]:
+    def _by_device(self, run: Run, device: Able) -> Iterator[Window]:
         """Yield each window once the next one is in the queue. Only the last one has a loss: that needs a wait."""
         trainer, marks = self.trainer, run.steps if self._times_steps else 1
         trainer.sync()
@@ -280,7 +266,7 @@ class Worker:
         for _ in range(run.lead if run.measured or run.is_later else 0):
             self.trainer.step()
 
-    def _queued(self, steps: int, index: int, device: Marking) -> Callable[..., Window]:
+    def _queued(self, steps: int, index: int, device: Able) -> Callable[..., Window]:
         """Enqueue the steps of a window; return the window without its times."""
         before = self._counts()
         for count in [1] * steps if self._times_steps else [steps]:
@@ -289,7 +275,7 @@ class Worker:
         return partial(Window, index=index, measured=False, steps=steps, **self._counted(before))
 
     def _reached(
-        self, queued: Callable[..., Window], device: Marking, marks: int, edge_s: float, ahead: int = 0
+        self, queued: Callable[..., Window], device: Able, marks: int, edge_s: float, ahead: int = 0
     ) -> Window:
         """Wait until the device reaches the end of a window of `marks` marks; `ahead` more are in the queue.
         `edge_s`: the end of the window before, or the begin of the turn."""
@@ -301,8 +287,8 @@ class Worker:
         return queued(start_s=start_s, end_s=end_s, end_unix_s=unix_s, step_s=step_s)
 
     def _release(self) -> None:
-        if isinstance(self.trainer, Releasing):
-            self.trainer.release_memory()
+        if releasing := able(self.trainer, "release_memory"):
+            releasing.release_memory()
 
     def _judged(self, window: Window, phase: str) -> Window:
         """Add what is known after a device synchronisation. Raises NanLoss."""
@@ -377,9 +363,9 @@ class Worker:
 
 def digest_taken(trainer: Trainer) -> str | None:
     """Hash the parameters on the device, or those that a trainer shows; else return its own digest."""
-    if isinstance(trainer, Hashing) and (found := of_trainer(trainer, "device_digest")) is not None:
+    if able(trainer, "device_digest") and (found := of_trainer(trainer, "device_digest")) is not None:
         return str(found)
-    if isinstance(trainer, Shown):
-        return digest_of(trainer.weights())
+    if showing := able(trainer, "weights"):
+        return digest_of(showing.weights())
     told: str | None = of_trainer(trainer, "digest")
     return told

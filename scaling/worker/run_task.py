@@ -31,8 +31,9 @@ import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
-from scaling.frameworks import answers, feeding
-from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
+from scaling.frameworks import feeding
+from scaling.frameworks.abilities import of_trainer
+from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule, typed
 from scaling.frameworks.feeding import FeedError
 from scaling.hosts import proc
 from scaling.records.events import Announce, Error, Event, Hello, Ready
@@ -313,8 +314,8 @@ def _act(task: Task, channel: Channel) -> int:
         if task.role == "worker":
             return _leave(_work(task, channel))
         server = cast(ServerModule, import_module(frameworks.load(task.point.strategy).server_module))
-        typed = partial(answers.typed, task.point.strategy, "announce()", wanted=dict[str, str])
-        server.serve(task, lambda values: channel.send(Announce(values=typed(value=values))))
+        checked = partial(typed, task.point.strategy, "announce()", wanted=dict[str, str])
+        server.serve(task, lambda values: channel.send(Announce(values=checked(value=values))))
     except (Exception, SystemExit) as error:
         traceback.print_exc()
         channel.send(event_of(error))
@@ -395,7 +396,7 @@ def _leave(trainer: Trainer) -> int:
 
 
 def _ready(trainer: Trainer, task: Task, files: Files, import_s: float, build_s: float) -> Ready:
-    told = partial(answers.of_trainer, trainer)
+    told = partial(of_trainer, trainer)
     exchanges, strategy = task.point.kind in EXCHANGING, frameworks.load(task.point.strategy)
     training_samples, data_samples = samples(task)
     return Ready(

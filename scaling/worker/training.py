@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling import frameworks
-from scaling.frameworks.abilities import Evaluating
+from scaling.frameworks.abilities import EVALUATING, able
 from scaling.records.events import Evaluated, Event, Progress, Result
 from scaling.records.task import Evaluate, Task, Train
 from scaling.workloads import feeds, models, schedule, weights
@@ -42,10 +42,10 @@ class Learner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         point = task.point
-        if not isinstance(trainer, Evaluating):
+        if (evaluating := able(trainer, *EVALUATING)) is None:
             raise TypeError(f"{point.strategy} cannot be evaluated")
         assert point.regime is not None
-        self._trainer, self._task, self._send, self._clock = trainer, task, send, clock
+        self._trainer, self._task, self._send, self._clock = evaluating, task, send, clock
         self._regime, self._spec, self._said_s = point.regime, models.of(point.workload), clock()
         # A worker that drives several devices evaluates all held-out samples.
         drives = frameworks.load(point.strategy).traits(point.strategy).drives

@@ -10,7 +10,7 @@ from typing import Any
 
 from scaling.frameworks.base import Helper, Trainer
 from scaling.frameworks.fake.strategy import Fake
-from scaling.frameworks.fake.trainer import make
+from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
@@ -89,7 +89,7 @@ def mode_of(point: Point) -> str:
 
 def connect(task: Task) -> Trainer:
     """The fake one, with a wrong answer by mode."""
-    trainer: Any = make(task)
+    trainer: Any = FakeTrainer(task)
     mode = mode_of(task.point)
     if mode == "memory":
         trainer.peak_memory_bytes = lambda: 1234.5

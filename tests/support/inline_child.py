@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent.child import Child
-from scaling.frameworks.fake.trainer import make
+from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.events import Announce, Event, Exit, Hello, Ready
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Command, Task
@@ -57,7 +57,7 @@ class InlineChild(Child):
         self._events: list[Event] = [Hello(pid=0, affinity=task.cpus), begun]
         self._over = False
         self._seen = Exit()
-        trainer = make(task, clock=self._clock, sleep=self._clock.sleep)
+        trainer = FakeTrainer(task, clock=self._clock, sleep=self._clock.sleep)
         try:
             trainer.fail_early()
         except OSError as error:

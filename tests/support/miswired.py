@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.jax.strategies import OnMesh
-from scaling.frameworks.pytorch.ddp import DDP
+from scaling.frameworks.pytorch.strategies import DDP
 from scaling.records.task import Task
 
 

@@ -104,6 +104,25 @@ def assert_same(found: Iterator[tuple[str, Array]], wanted: Iterator[tuple[str, 
         np.testing.assert_array_equal(array, given)
 
 
+def torchvision() -> Any:
+    """Import torchvision, even a CUDA build next to a CPU build of torch. There the import fails over the operator
+    `nms`, which is not used here. It succeeds once the name exists."""
+    import torch
+
+    try:
+        import torchvision as package  # type: ignore[import-untyped, unused-ignore]
+    except RuntimeError as error:
+        if "torchvision::nms does not exist" not in str(error):
+            raise
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import torchvision as package
+
+        package.operators = library  # they live as long as this object
+    return package
+
+
 class Torch:
     def __init__(self) -> None:
         import torch

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling import frameworks
-from scaling.frameworks.abilities import Stale
 from scaling.records.task import Task
 from scaling.worker.run_task import tell_faults
 from scaling.workloads import feeds as data
@@ -103,7 +102,7 @@ def train(task: Task, steps: int, unsynced: int) -> Trained:
         gradient_bytes=trainer.gradient_bytes,
         device_name=trainer.device_name,
         versions=trainer.versions,
-        staleness=trainer.staleness() if isinstance(trainer, Stale) else None,
+        staleness=trainer.staleness() if hasattr(trainer, "staleness") else None,
         listening=listening(psutil.Process()),
     )
     trainer.close()

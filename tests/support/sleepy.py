@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from scaling.frameworks.pytorch.ddp import DDP
+from scaling.frameworks.pytorch.strategies import DDP
 
 if TYPE_CHECKING:
     from scaling.frameworks.base import Trainer

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.fake.strategy import Fake
-from scaling.frameworks.fake.trainer import make
+from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.frameworks.network_env import nccl_log
 from scaling.records.point import Record
 from scaling.records.task import Task
@@ -83,7 +83,7 @@ def connect(task: Task) -> Trainer:
         Path(name.replace("%p", str(os.getpid()))).write_text("\n".join(lines))
     if mode == "daemon":
         _leave_a_daemon()
-    trainer = make(task)
+    trainer = FakeTrainer(task)
     if mode == "hidden":
         _hide_a_daemon(task)
     if mode == "large":

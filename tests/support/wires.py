@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.frameworks.pytorch import ps, ps_server, ps_trainer
+from scaling import frameworks
+from scaling.frameworks.pytorch import ps_server, ps_trainer
 from scaling.records.task import Task
 from tests.support import ranks
 
@@ -108,7 +109,7 @@ class World:
         self.wires = {(server, worker): Wire() for server in servers for worker in workers}
         self.store = Store()
         self.ends: dict[str, BaseException | None] = {}
-        roles = [helper.name for helper in ps.STRATEGY.helpers(self.tasks[0])]
+        roles = [helper.name for helper in frameworks.load(name).helpers(self.tasks[0])]
         self.threads = [threading.Thread(target=self._serve, args=(role,), daemon=True) for role in roles]
         self.trainers: list[Any] = []
         self.patch = pytest.MonkeyPatch()

@@ -25,13 +25,14 @@ import errno
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from scaling.frameworks.base import SKILLS, Helper, Option, Strategy, Traits, read_options
+from scaling.frameworks.base import SKILLS, Helper, Option, Strategy, Traits
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- faults
@@ -151,7 +152,7 @@ class Fake(Strategy):
     baseline = "fake:plain"
     options = OPTIONS
     trainer = "scaling.frameworks.fake.trainer"
-    server = "scaling.frameworks.fake.server"
+    server = "scaling.frameworks.fake.strategy"
 
     def traits(self, name: str) -> Traits:
         words = name.partition(":")[2].split("-")
@@ -167,7 +168,7 @@ class Fake(Strategy):
 
     def helpers(self, task: Task) -> list[Helper]:
         placed = [Helper(name=f"server-{index}", server=index) for index in range(len(task.servers))]
-        asked = read_options(OPTIONS, task.point.options)["helper"]
+        asked = Fake.options_of(task.point)["helper"]
         return [Helper(name="server"), *placed] if asked else placed
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
@@ -178,4 +179,15 @@ class Fake(Strategy):
         }
 
 
-STRATEGY = Fake()
+def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
+    """Answer as a server until the point ends, or die if the script says so."""
+    script = Fake.options_of(task.point)
+    placed = task.servers[int(task.role.partition("-")[2])] if "-" in task.role else None
+    address = placed.address if placed else task.address
+    with socket.create_server((address, placed.port if placed else 0)) as server:
+        announce({task.role.upper().replace("-", ""): f"{address}:{server.getsockname()[1]}"})
+        if script["fail"] == "server":
+            time.sleep(script["server_s"])
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            server.accept()[0].close()

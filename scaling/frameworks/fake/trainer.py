@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.frameworks.abilities import Learnt, Tracer
-from scaling.frameworks.base import Trainer, read_options
-from scaling.frameworks.fake.strategy import EARLY_FAULTS, FAULTS, LEAVING_FAULTS, OPTIONS, STRATEGY, Fault
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.fake.strategy import EARLY_FAULTS, FAULTS, LEAVING_FAULTS, Fake, Fault
 from scaling.records.point import BESIDE, EXCHANGING, Pass
 from scaling.records.task import Task
 from scaling.workloads import models, weights
@@ -39,35 +39,37 @@ class Star:
 
     def __init__(self, task: Task, count_bytes: int) -> None:
         """Connect all ranks. Raises OSError if the port is taken or rank 0 cannot be reached."""
-        self._count_bytes = count_bytes
-        self._central = task.rank == 0
-        where = (task.address, task.ports[0])
-        self._peers = _accept(where, task.point.world_size - 1) if self._central else [_connect(where)]
+        self._count_bytes, self._chunk = count_bytes, memoryview(bytearray(CHUNK_BYTES))
+        where, self._central = (task.address, task.ports[0]), task.rank == 0
+        if not self._central:
+            self._peers = [_connect(where)]
+            return
+        count = task.point.world_size - 1
+        with socket.create_server(where, backlog=count) as server:
+            server.settimeout(CONNECT_S)
+            self._peers = [server.accept()[0] for _ in range(count)]
+        for peer in self._peers:
+            peer.settimeout(None)
 
     def exchange(self) -> None:
-        for peer in self._peers:
-            if self._central:
-                _receive(peer, self._count_bytes)
-            else:
-                _send(peer, self._count_bytes)
-        for peer in self._peers:
-            if self._central:
-                _send(peer, self._count_bytes)
-            else:
-                _receive(peer, self._count_bytes)
+        for act in (self._receive, self._send) if self._central else (self._send, self._receive):
+            for peer in self._peers:
+                act(peer)
 
     def close(self) -> None:
         for peer in self._peers:
             peer.close()
 
+    def _send(self, peer: socket.socket) -> None:
+        for left in range(self._count_bytes, 0, -CHUNK_BYTES):
+            peer.sendall(self._chunk[:left])
 
-def _accept(where: tuple[str, int], count: int) -> list[socket.socket]:
-    with socket.create_server(where, backlog=count) as server:
-        server.settimeout(CONNECT_S)
-        peers = [server.accept()[0] for _ in range(count)]
-    for peer in peers:
-        peer.settimeout(None)
-    return peers
+    def _receive(self, peer: socket.socket) -> None:
+        left = self._count_bytes
+        while left > 0:
+            if not (got := peer.recv_into(self._chunk, min(CHUNK_BYTES, left))):
+                raise ConnectionError("connection closed by peer")
+            left -= got
 
 
 def _connect(where: tuple[str, int]) -> socket.socket:
@@ -79,23 +81,6 @@ def _connect(where: tuple[str, int]) -> socket.socket:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(0.02)
-
-
-def _send(peer: socket.socket, count_bytes: int) -> None:
-    chunk = memoryview(bytes(min(CHUNK_BYTES, count_bytes)))
-    while count_bytes > 0:
-        part = chunk[: min(len(chunk), count_bytes)]
-        peer.sendall(part)
-        count_bytes -= len(part)
-
-
-def _receive(peer: socket.socket, count_bytes: int) -> None:
-    buffer = bytearray(CHUNK_BYTES)
-    while count_bytes > 0:
-        got = peer.recv_into(buffer, min(CHUNK_BYTES, count_bytes))
-        if not got:
-            raise ConnectionError("connection closed by peer")
-        count_bytes -= got
 
 
 # ---------------------------------------------------------------- trainer
@@ -120,7 +105,7 @@ class FakeTrainer:
         self.versions: dict[str, str] = {}
         self.notes: tuple[str, ...] = ()
         self._task = task
-        self._script = read_options(OPTIONS, task.point.options)
+        self._script = Fake.options_of(task.point)
         self._clock, self._sleep = clock, sleep
         point = task.point
         # Ranks of a point share its noise: in lock-step they are equally slow.
@@ -130,9 +115,12 @@ class FakeTrainer:
         self._stepped = False
         self._steps = 0
         self.star: Star | None = None
-        self._drives = STRATEGY.traits(point.strategy).drives
+        traits = Fake().traits(point.strategy)
+        self._drives = traits.drives
         self.samples = 0
         self.rates: list[float] = []
+        if point.kind in EXCHANGING and not traits.synchronous:
+            self.staleness = lambda: point.world_size - 1.0
 
     def step(self) -> None:
         """Sleep until the scripted end. It is an absolute time, so delays do not add up."""
@@ -239,54 +227,31 @@ class FakeTracer(Tracer):
         self._path.write_bytes(gzip.compress(msgspec.json.encode({"traceEvents": [event]}), mtime=0))
 
 
-class StaleTrainer(FakeTrainer):
-    """A trainer of an asynchronous mode."""
-
-    def staleness(self) -> float:
-        return self._task.point.world_size - 1.0
-
-
-def make(
-    task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-) -> FakeTrainer:
-    exchanges = task.point.kind in EXCHANGING
-    stale = exchanges and not STRATEGY.traits(task.point.strategy).synchronous
-    return (StaleTrainer if stale else FakeTrainer)(task, clock, sleep)
-
-
 def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
     """Return the seconds of one step of this rank without noise, by the formula in strategy.py."""
     point = task.point
-    alone = point.world_size == 1
-    whole_s = script["step_s"] + script["sample_s"] * point.workload.batch_size
-    alone_s: float = whole_s * PARTS[point.workload.pass_] * (script["cpu_times"] if point.hardware.cores else 1)
-    compute_s = alone_s * (1.0 if alone else 1.0 + script["contention"])
-    slowest_s = compute_s * (1.0 if alone else 1.0 + script["straggle"])
-    feed_s: float = script["feed_s"] * (1.0 if alone else 1.0 + script["feed_contention"])
+    several, slowed = point.world_size > 1, 1.0 + script["slow_by"] * (script["slow_host"] in task.hosts)
+    alone_s = (script["step_s"] + script["sample_s"] * point.workload.batch_size) * PARTS[point.workload.pass_]
+    alone_s *= script["cpu_times"] if point.hardware.cores else 1
+    compute_s = alone_s * (1.0 + script["contention"] * several)
+    slowest_s = compute_s * (1.0 + script["straggle"] * several)
+    feed_s = script["feed_s"] * (1.0 + script["feed_contention"] * several)
     beside_s = slowest_s if task.rank == point.world_size - 1 else compute_s
-    match point.kind:
-        case "solo" | "each":
-            return alone_s + float(script["feed_s"])
-        case "together":
-            return beside_s + feed_s
-        case "held":
-            return beside_s
-        case "feed":
-            return max(feed_s, LEAST_FEED_S)
-        case "comm":
-            return float(script["comm_s"]) * _slowed(task, script)
-        case _:
-            exchange_s = 0.0 if alone else float(script["exchange_s"]) * _slowed(task, script)
-            return slowest_s + feed_s + exchange_s + float(script["overhead_s"])
-
-
-def _slowed(task: Task, script: Mapping[str, Any]) -> float:
-    return float(1.0 + script["slow_by"] * (script["slow_host"] in task.hosts))
+    exchange_s = script["exchange_s"] * slowed * several
+    seconds: float = {
+        "solo": alone_s + script["feed_s"],
+        "each": alone_s + script["feed_s"],
+        "together": beside_s + feed_s,
+        "held": beside_s,
+        "feed": max(feed_s, LEAST_FEED_S),
+        "comm": script["comm_s"] * slowed,
+    }.get(point.kind, slowest_s + feed_s + exchange_s + script["overhead_s"])
+    return seconds
 
 
 def connect(task: Task) -> Trainer:
-    script = read_options(OPTIONS, task.point.options)
-    trainer = make(task)
+    script = Fake.options_of(task.point)
+    trainer = FakeTrainer(task)
     trainer.fail_early()
     if script["helper"] and task.point.kind == "exchange":
         host, _, port = os.environ["FAKE_SERVER"].rpartition(":")

@@ -78,7 +78,7 @@ class Horovod(Strategy):
         if not bindings:
             return f"horovod is built without {self.framework}: ./launch/install horovod"
         # A build without NCCL's all-reduce does not contain this symbol.
-        if device == "cuda" and not _any_holds(bindings, b"ncclAllReduce"):
+        if device == "cuda" and not any(_holds(one, b"ncclAllReduce") for one in bindings):
             return "horovod is built without NCCL, which it needs on GPUs: ./launch/install horovod with nvcc"
         if self.name_address(name) == "":
             return (
@@ -89,7 +89,7 @@ class Horovod(Strategy):
 
     def name_address(self, _name: str) -> str | None:
         bindings = self._bindings()
-        return address_of_name() if bindings and not _any_holds(bindings, OBEYS) else None
+        return address_of_name() if bindings and not any(_holds(one, OBEYS) for one in bindings) else None
 
     def _bindings(self) -> list[Path] | None:
         package = find_spec("horovod")
@@ -105,14 +105,9 @@ class Horovod(Strategy):
         if task.point.kind not in EXCHANGING or task.role == RENDEZVOUS:
             return common
         options = options_of(task.point)
-        slot = slots(task.hosts)[task.rank]
         return {
             **common,
-            **{f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in Slot.__struct_fields__},
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": task.address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(task.ports[0]),
+            **rank_environ(task),
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(int(timeout_s(task.clocks))),
             "HOROVOD_FUSION_THRESHOLD": str(
                 int(options["fusion_threshold_mb"] * MIB / task.point.hardware.shrink)
@@ -132,6 +127,18 @@ class Horovod(Strategy):
         return (0.5, 0.5) if half else crossing.WHOLE
 
 
+def rank_environ(task: Task) -> dict[str, str]:
+    """Return a rank's place among all ranks, and how it finds them."""
+    slot = slots(task.hosts)[task.rank]
+    return {
+        **{f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in Slot.__struct_fields__},
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": task.address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(task.ports[0]),
+    }
+
+
 @lru_cache
 def address_of_name() -> str:
     """Return the address that Gloo takes without an interface: the host name's first bindable one, or ""."""
@@ -143,10 +150,6 @@ def address_of_name() -> str:
                 probe.bind(address)
                 return str(address[0])
     return ""
-
-
-def _any_holds(bindings: Sequence[Path], words: bytes) -> bool:
-    return any(_holds(one, words) for one in bindings)
 
 
 def _holds(binding: Path, words: bytes) -> bool:

@@ -9,13 +9,13 @@ from scaling.frameworks.pytorch import installed
 FRAMEWORK = Framework(
     name="torch",
     strategies={
-        "nccl": "ddp",
-        "gloo": "ddp",
-        "fsdp2": "fsdp",
-        "horovod": "hvd",
-        "ps-sync": "ps",
-        "ps-async": "ps",
-        "plain": "plain",
+        "nccl": "strategies",
+        "gloo": "strategies",
+        "fsdp2": "strategies",
+        "horovod": "strategies",
+        "ps-sync": "strategies",
+        "ps-async": "strategies",
+        "plain": "strategies",
     },
     meant={"ddp": "torch:nccl on GPUs, torch:gloo on CPUs", "fsdp": "torch:fsdp2", "ps": "torch:ps-sync"},
     distributions={

@@ -8,20 +8,21 @@ early would cut off the others.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterable
-from datetime import timedelta
 from itertools import pairwise
+from queue import SimpleQueue
 
 import msgspec
 import torch
 from torch import Tensor, distributed
 
-from scaling.frameworks.base import timeout_s
-from scaling.frameworks.pipes import Pipes, said
-from scaling.frameworks.pytorch import libraries, store
+from scaling.frameworks.pytorch import group as joining
 from scaling.records.task import AskedAllReduce, RankAllReduce, Task, Timed, timed
+from scaling.text import one_line
 
 # Tried in this order while the network is fast enough. The last one tried is reported.
 SIZES_BYTES = (1_000_000, 16_000_000, 256_000_000)
@@ -38,15 +39,8 @@ class AllReduce:
         self._device = torch.device("cuda", task.device_index) if self._cuda else torch.device("cpu")
         if self._cuda:
             torch.cuda.set_device(self._device)
-        timeout = timedelta(seconds=timeout_s(task.clocks))
-        # No device_id: with it NCCL would split off the groups of nodes, which needs all ranks.
-        distributed.init_process_group(
-            task.point.strategy.partition(":")[2],
-            store=store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),
-            rank=task.rank,
-            world_size=task.point.world_size,
-            timeout=timeout,
-        )
+        # Without its device: with it NCCL would split off the groups of nodes, which needs all ranks.
+        joining.join(task)
 
     def timed(self, members: int, sizes: Iterable[int], budget_s: float, group: distributed.ProcessGroup) -> Timed:
         """Time the largest size of which LEAST_REPEATS fit into the budget."""
@@ -99,18 +93,42 @@ def measure(asked: AskedAllReduce) -> RankAllReduce:
     rank = AllReduce(task)
     assert distributed.group.WORLD is not None
     everyone = rank.timed(task.point.world_size, sizes, asked.budget_s, distributed.group.WORLD)
-    inside = None
-    if asked.inside:
-        group = rank.inside()
-        if group is not None:
-            inside = rank.timed(group.size(), sizes, asked.budget_s, group)
-    return RankAllReduce(everyone=everyone, inside=inside, library=_library(task))
+    group = rank.inside() if asked.inside else None
+    inside = rank.timed(group.size(), sizes, asked.budget_s, group) if group is not None else None
+    library = f"NCCL {joining.nccl_version()}" if task.point.strategy == "torch:nccl" else "Gloo"
+    return RankAllReduce(everyone=everyone, inside=inside, library=f"torch {torch.__version__}, {library}")
 
 
-def _library(task: Task) -> str:
-    if task.point.strategy != "torch:nccl":
-        return f"torch {torch.__version__}, Gloo"
-    return f"torch {torch.__version__}, NCCL {libraries.nccl()}"
+# ---------------------------------------------------------------- pipes
+
+
+class Pipes:
+    """The pipes of a process that measures for the preflight: requests on stdin, answers on stdout, one a line.
+    What libraries print goes to stderr. At the end of stdin the process is killed with its children, because its
+    agent is gone."""
+
+    def __init__(self) -> None:
+        self._answers = os.dup(1)
+        os.dup2(2, 1)
+        self._lines: SimpleQueue[bytes] = SimpleQueue()
+        self.line = self._lines.get
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def answer(self, told: msgspec.Struct) -> None:
+        os.write(self._answers, msgspec.json.encode(told) + b"\n")
+
+    def _read(self) -> None:
+        rest = b""
+        while data := os.read(0, 65536):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._lines.put(line)
+        os.killpg(0, signal.SIGKILL)
+
+
+def said(error: Exception) -> str:
+    """Return an exception as one line with its type."""
+    return one_line(f"{type(error).__name__}: {error}")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.frameworks import feeding, outside
-from scaling.frameworks.pytorch import native_feed, network, plain
+from scaling.frameworks.pytorch import native_feed, network, strategies
 from scaling.hosts import proc
 from scaling.records import point
 from scaling.records.task import Task
@@ -110,7 +110,11 @@ class RealCompute:
         self._format: dict[str, Any] = {"device": device, "memory_format": layout, "non_blocking": True}
         torch.set_num_threads(task.threads)
         if self._cuda:
-            _prepare_cuda(device, tf32=workload.precision == "tf32")
+            torch.cuda.set_device(device)
+            torch.backends.cudnn.benchmark = True
+            # It must be set: torch convolves "fp32" in TF32 by default.
+            tf32 = workload.precision == "tf32"
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         self.name = torch.cuda.get_device_name(device) if self._cuda else proc.cpu_model(proc.cpuinfo())
 
     def build(self) -> nn.Module:
@@ -121,7 +125,7 @@ class RealCompute:
         return module.to(**self._format)
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return optimizer_of(self._spec.recipe, parameters, fused=plain.fused(self._task.point))
+        return optimizer_of(self._spec.recipe, parameters, fused=strategies.fused(self._task.point))
 
     def start(self) -> Batch | None:
         """Set precision and feed, with the exchange connected. Return the batch of all steps if they share one."""
@@ -221,11 +225,3 @@ class OwnCompute(RealCompute):
         if not isinstance(loss, Tensor) or loss.ndim:
             raise self._file.wrong("loss", loss, "a tensor of one number")
         return loss
-
-
-def _prepare_cuda(device: torch.device, *, tf32: bool) -> None:
-    """Select a GPU. TF32 must be set: torch convolves "fp32" in TF32 by default."""
-    torch.cuda.set_device(device)
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    torch.backends.cudnn.allow_tf32 = tf32

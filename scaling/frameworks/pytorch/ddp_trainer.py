@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,9 +15,9 @@ from scaling.emulated.layers import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, 
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.pytorch import installed
 from scaling.frameworks.pytorch.compute import Optimizer
-from scaling.frameworks.pytorch.ddp import STRATEGY, options_of
-from scaling.frameworks.pytorch.exchange import Exchange, Grouped, alongside, join
-from scaling.frameworks.pytorch.loop import Training
+from scaling.frameworks.pytorch.group import Grouped
+from scaling.frameworks.pytorch.loop import Exchange, Training, alongside
+from scaling.frameworks.pytorch.strategies import DDP
 from scaling.records.task import Task
 
 FLOAT32_BYTES = 4
@@ -31,16 +30,15 @@ HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_co
 def connect(task: Task) -> Trainer:
     if task.point.kind == "comm":
         return GradientExchange(task)
-    return ShardedOptimizer(task) if options_of(task.point)["shard_optimizer"] else Distributed(task)
+    return ShardedOptimizer(task) if DDP.options_of(task.point)["shard_optimizer"] else Distributed(task)
 
 
 class Parallel(Grouped, Training):
     """The shared loop with its model inside DistributedDataParallel."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Join the process group. DDP then gives all ranks rank 0's weights."""
-        join(self, STRATEGY.backend(self.task.point))
-        options = options_of(self.task.point)
+        """Wrap. DDP gives all ranks rank 0's weights."""
+        options = DDP.options_of(self.task.point)
         emulated = self.task.point.hardware.device == "emulated"
         # Emulated parameters start equal. A slowed link would take seconds to broadcast them, as torch 2.6 does.
         unsent: dict[str, Any] = {"init_sync": False} if emulated and not installed.is_before(2, 7) else {}
@@ -70,7 +68,7 @@ class Distributed(Parallel):
             self.step()
 
     def exchange_alone(self) -> Trainer | None:
-        return alongside(self, lambda: GradientExchange(self.task, beside=True))
+        return alongside(self, GradientExchange)
 
 
 class ShardedOptimizer(Parallel):
@@ -85,40 +83,34 @@ class GradientExchange(Grouped, Exchange):
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task, beside=beside)
-        if not beside:
-            join(self, STRATEGY.backend(task.point))
-        options = options_of(task.point)
-        module = self.build()
-        sizes = self.describe(module)
+        options = DDP.options_of(task.point)
         self._wire = WIRE[options["compress"]]
         self._buckets: list[Tensor] = [
             torch.ones(size // FLOAT32_BYTES, device=self.device)
-            for size in bucket_bytes(reversed(sizes), options["bucket_cap_mb"], task.point.hardware.shrink)
+            for size in bucket_bytes(reversed(self.sizes), options["bucket_cap_mb"], task.point.hardware.shrink)
         ]
         assert distributed.group.WORLD is not None  # set before any trainer exists
         self._group = distributed.group.WORLD
-        self._buffers = [each.detach().to(self.device) for each in module.buffers()]
+        self._buffers = [each.detach().to(self.device) for each in self.module.buffers()]
         self._optimizer: Optimizer | None = None
         if options["shard_optimizer"]:
             # Its parameters have no gradients: it sends everything and updates nothing.
-            self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(module).parameters()))
+            self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(self.module).parameters()))
 
     def send(self) -> None:
         """Exchange as DDP does: broadcast rank 0's buffers (running means), then average all buckets at once."""
         if self._buffers:
             distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
-        flying = list(self._sent())
+        flying = []
+        for bucket in self._buckets:
+            sent = bucket.to(self._wire).div_(self.task.point.world_size)
+            flying.append((bucket, sent, distributed.all_reduce(sent, async_op=True)))
         for bucket, sent, work in flying:
             work.wait()
             if sent is not bucket:
                 bucket.copy_(sent)
         if self._optimizer is not None:
             self._optimizer.step()
-
-    def _sent(self) -> Iterator[tuple[Tensor, Tensor, distributed.Work]]:
-        for bucket in self._buckets:
-            sent = bucket.to(self._wire).div_(self.task.point.world_size)
-            yield bucket, sent, distributed.all_reduce(sent, async_op=True)
 
 
 def sharded(whole: Optimizer) -> Optimizer:

@@ -21,7 +21,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from scaling.frameworks.pipes import Pipes, said
+from scaling.frameworks.pytorch.all_reduce import Pipes, said
 from scaling.frameworks.pytorch.loop import Training
 from scaling.hosts import proc
 from scaling.records.task import AskedDeviceRates, DeviceRates

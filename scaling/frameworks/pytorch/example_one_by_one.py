@@ -8,7 +8,7 @@ The agent imports this file, so PyTorch is imported inside functions alone.
 from __future__ import annotations
 
 from scaling.frameworks.base import Trainer, Traits
-from scaling.frameworks.pytorch.plain import TorchDistributed
+from scaling.frameworks.pytorch.strategies import TorchDistributed
 from scaling.records.point import Point
 from scaling.records.task import Task
 
@@ -27,16 +27,12 @@ class OneByOne(TorchDistributed):
 
 def connect(task: Task) -> Trainer:
     """Called in each worker."""
-    from torch import distributed, nn
+    from torch import distributed
 
-    from scaling.frameworks.pytorch.exchange import Grouped, join
+    from scaling.frameworks.pytorch.group import Grouped
     from scaling.frameworks.pytorch.loop import Training
 
     class Averaged(Grouped, Training):
-        def wrap(self, module: nn.Module) -> nn.Module:
-            join(self, "gloo")
-            return module
-
         def update(self) -> None:
             for each in self._module.parameters():
                 assert each.grad is not None

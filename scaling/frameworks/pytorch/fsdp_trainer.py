@@ -7,10 +7,10 @@ With `--precision bf16` autocast computes as in the plain loop, from parameters 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from numpy.typing import NDArray
@@ -24,9 +24,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from scaling.errors import UsageError
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import fsdp
-from scaling.frameworks.pytorch.exchange import Exchange, Grouped, join, patience
-from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.frameworks.pytorch.group import Grouped, patience
+from scaling.frameworks.pytorch.loop import Exchange, TorchRank, Training
+from scaling.frameworks.pytorch.strategies import FSDP2, group_size, replica_groups, shard_groups
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- fsdp units
@@ -85,14 +85,16 @@ class FullySharded(Grouped, Training):
     """The shared loop with its model in sharded units."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Join the process group and shard. All ranks have drawn the same weights."""
-        options = fsdp.options_of(self.task.point)
-        policy = _policy(options["param_dtype"])
-        if policy.param_dtype is not None and any(isinstance(each, _BatchNorm) for each in module.modules()):
+        """Shard. All ranks have drawn the same weights."""
+        options = FSDP2.options_of(self.task.point)
+        policy, dtype = MixedPrecisionPolicy(), options["param_dtype"]
+        if dtype != "fp32":
+            policy = MixedPrecisionPolicy(param_dtype=DTYPES[dtype], reduce_dtype=torch.float32)
+        if dtype != "fp32" and any(isinstance(each, _BatchNorm) for each in module.modules()):
             raise UsageError(
                 "--option param_dtype=bf16: batch normalisation keeps its means in fp32; leave it out"
             )
-        mesh = join_groups(self).mesh(self)
+        mesh = mesh_of(self)
         for unit in units(module):
             fully_shard(unit.module, mesh=mesh, reshard_after_forward=options["reshard"], mp_policy=policy)
         return module
@@ -113,34 +115,26 @@ class FullySharded(Grouped, Training):
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, gathered from all ranks one by one. Collective."""
         named = self._module.named_parameters()
-        return {name: _whole(each).detach().cpu().numpy().copy() for name, each in named}
+        whole = ((name, each.full_tensor() if isinstance(each, DTensor) else each) for name, each in named)
+        return {name: each.detach().cpu().numpy().copy() for name, each in whole}
 
 
-class Groups(NamedTuple):
-    """The ranks that share parameters, and the ranks with the same rows (None if there are no others)."""
-
-    sharing: ProcessGroup
-    repeating: ProcessGroup | None
-
-    def mesh(self, rank: TorchRank) -> DeviceMesh:
-        if self.repeating is None:
-            return DeviceMesh.from_group(self.sharing, rank.device.type)
-        size, ranks = self.sharing.size(), range(rank.task.point.world_size)
-        return DeviceMesh.from_group(
-            [self.repeating, self.sharing],
-            rank.device.type,
-            mesh=torch.tensor([list(each) for each in fsdp.shard_groups(ranks, size)]),
-            mesh_dim_names=("repeating", "sharing"),
-        )
+def mesh_of(rank: TorchRank) -> DeviceMesh:
+    """Create the groups of ranks, as `groups_of`, and return them as a mesh."""
+    sharing, repeating = groups_of(rank)
+    if repeating is None:
+        return DeviceMesh.from_group(sharing, rank.device.type)
+    ranks = shard_groups(range(rank.task.point.world_size), sharing.size())
+    return DeviceMesh.from_group(
+        [repeating, sharing],
+        rank.device.type,
+        mesh=torch.tensor([list(each) for each in ranks]),
+        mesh_dim_names=("repeating", "sharing"),
+    )
 
 
-class Buffers(NamedTuple):
-    """Buffers of one unit: a rank's rows and the whole of its parameters, and the same of its gradients."""
-
-    rows: Tensor
-    whole: Tensor
-    gradients: Tensor
-    reduced: Tensor
+# Of one unit: a rank's rows and the whole of its parameters, the whole of its gradients and a rank's rows.
+Buffers: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class ShardExchange(Grouped, Exchange):
@@ -148,11 +142,9 @@ class ShardExchange(Grouped, Exchange):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._groups = join_groups(self)
-        options = fsdp.options_of(task.point)
-        module = self.build()
-        self.describe(module)
-        *inner, whole = units(module)
+        self._sharing, self._repeating = groups_of(self)
+        options = FSDP2.options_of(task.point)
+        *inner, whole = units(self.module)
         # A module is entered before its children.
         self._units = [
             self._buffers(unit, DTYPES[options["param_dtype"]]) for unit in (whole, *inner) if unit.parameters
@@ -179,26 +171,22 @@ class ShardExchange(Grouped, Exchange):
             work.wait()
 
     def _buffers(self, unit: Unit, dtype: torch.dtype) -> Buffers:
-        ranks = self._groups.sharing.size()
+        ranks = self._sharing.size()
         rows = sum(padded_rows(each, ranks) for each in unit.parameters)
+        part, reduced = torch.ones(rows, dtype=dtype, device=self.device), torch.ones(rows, device=self.device)
         whole = torch.ones(rows * ranks, dtype=dtype, device=self.device)
-        return Buffers(
-            rows=torch.ones(rows, dtype=dtype, device=self.device),
-            whole=whole,
-            gradients=whole.to(torch.float32),
-            reduced=torch.ones(rows, device=self.device),
-        )
+        return part, whole, whole.to(torch.float32), reduced
 
     def _gather(self, unit: Buffers) -> None:
-        distributed.all_gather_into_tensor(unit.whole, unit.rows, group=self._groups.sharing)
+        rows, whole, _, _ = unit
+        distributed.all_gather_into_tensor(whole, rows, group=self._sharing)
 
     def _reduce(self, unit: Buffers) -> distributed.Work | None:
-        distributed.reduce_scatter_tensor(unit.reduced, unit.gradients, group=self._groups.sharing)
-        if self._groups.repeating is None:
+        _, _, gradients, reduced = unit
+        distributed.reduce_scatter_tensor(reduced, gradients, group=self._sharing)
+        if self._repeating is None:
             return None
-        work: distributed.Work | None = distributed.all_reduce(
-            unit.reduced, group=self._groups.repeating, async_op=self.cuda
-        )
+        work: distributed.Work | None = distributed.all_reduce(reduced, group=self._repeating, async_op=self.cuda)
         return work
 
 
@@ -208,31 +196,15 @@ def padded_rows(parameter: Tensor, ranks: int) -> int:
     return -(-rows // ranks) * (parameter.numel() // max(rows, 1))
 
 
-def join_groups(rank: TorchRank) -> Groups:
-    """Join the process group and create the groups in it. Collective."""
-    join(rank, fsdp.STRATEGY.backend(rank.task.point))
-    ranks, size = range(rank.task.point.world_size), fsdp.group_size(rank.task.point)
-    whole = distributed.group.WORLD
-    assert whole is not None
+def groups_of(rank: TorchRank) -> tuple[ProcessGroup, ProcessGroup | None]:
+    """Create groups in the process group. Return that of the ranks that share parameters, and that of the ranks
+    with the same rows, None if there are no others. Collective."""
+    ranks, size = range(rank.task.point.world_size), group_size(rank.task.point)
     if size == len(ranks):
-        return Groups(sharing=whole, repeating=None)
-    return Groups(
-        sharing=_own_of(rank, fsdp.shard_groups(ranks, size)),
-        repeating=_own_of(rank, fsdp.replica_groups(ranks, size)),
-    )
-
-
-def _own_of(rank: TorchRank, groups: Sequence[Sequence[int]]) -> ProcessGroup:
-    own: ProcessGroup
-    own, _ = distributed.new_subgroups_by_enumeration([list(each) for each in groups], timeout=patience(rank))
-    return own
-
-
-def _policy(param_dtype: str) -> MixedPrecisionPolicy:
-    if param_dtype == "fp32":
-        return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(param_dtype=DTYPES[param_dtype], reduce_dtype=torch.float32)
-
-
-def _whole(parameter: Tensor) -> Tensor:
-    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        assert distributed.group.WORLD is not None
+        return distributed.group.WORLD, None
+    own: list[ProcessGroup] = []
+    for groups in (shard_groups(ranks, size), replica_groups(ranks, size)):
+        listed = [list(each) for each in groups]
+        own.append(distributed.new_subgroups_by_enumeration(listed, timeout=patience(rank.task))[0])
+    return own[0], own[1]

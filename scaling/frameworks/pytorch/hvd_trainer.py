@@ -14,8 +14,7 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.horovod.worker import Joined, timelines
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch.compute import Optimizer
-from scaling.frameworks.pytorch.exchange import Exchange, alongside
-from scaling.frameworks.pytorch.loop import Training
+from scaling.frameworks.pytorch.loop import Exchange, Training, alongside
 from scaling.records.task import Task
 
 
@@ -32,8 +31,7 @@ class Distributed(Joined, Training):
     _sends = True
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Join. All ranks then have rank 0's weights and buffers."""
-        self.join()
+        """Give all ranks rank 0's weights and buffers."""
         state = {name: _dense(each) for name, each in module.state_dict().items()}
         hvd.broadcast_parameters(state, root_rank=0)
         return module
@@ -68,7 +66,7 @@ class Distributed(Joined, Training):
 
     def exchange_alone(self) -> Trainer | None:
         """Return all-reduces of the same names. Training sends none of these at that time."""
-        return alongside(self, lambda: GradientExchange(self.task, beside=True))
+        return alongside(self, GradientExchange)
 
     def mean_over_ranks(self, values: Tensor) -> Tensor:
         mean: Tensor = hvd.allreduce(values, name="statistics", op=hvd.Average)
@@ -90,11 +88,8 @@ class GradientExchange(Joined, Exchange):
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task, beside=beside)
-        self.join()
-        module = self.build()
-        self.describe(module)
         self._compression = _compression(self)
-        trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+        trained = [(name, each) for name, each in self.module.named_parameters() if each.requires_grad]
         self._gradients = [(name, torch.ones_like(each, device=self.device)) for name, each in reversed(trained)]
 
     def send(self) -> None:

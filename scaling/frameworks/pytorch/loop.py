@@ -22,11 +22,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from scaling.emulated.device import EmulatedDevice, Timeline, value
 from scaling.emulated.layers import Span
 from scaling.frameworks import feeding
-from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained
+from scaling.frameworks.abilities import Learnt, Rank, Tracer, Trained, Untrained
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import libraries, native_feed, network
+from scaling.frameworks.pytorch import native_feed, network
 from scaling.frameworks.pytorch.compute import Batch, Optimizer, OwnCompute, RealCompute
+from scaling.frameworks.pytorch.group import nccl_version
 from scaling.records.task import Task
 from scaling.records.telemetry import TRACED
 from scaling.workloads import models, weights
@@ -259,9 +260,13 @@ class TorchRank(Rank):
         self.gradient_bytes = sum(sizes)
         return sizes
 
+    def join(self) -> None:
+        """Do nothing: no other rank is met."""
+
 
 class Training(TorchRank, Trained):
-    """The model's loss and optimiser: the plain loop. Override `wrap`, `make_optimizer`, `hold` and `update`."""
+    """The model's loss and optimiser: the plain loop. Strategies override `join`, `wrap`, `make_optimizer`, `hold`
+    and `update`."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -269,6 +274,7 @@ class Training(TorchRank, Trained):
         torch.manual_seed(task.seed)
         self._module = self.compute.place(self.build())
         self.describe(self._module)
+        self.join()
         self.compute.model = self.wrap(self._module)
         self._optimizer = self.make_optimizer()
         self._parts = accumulated(task.point)
@@ -363,10 +369,46 @@ class Training(TorchRank, Trained):
         return held + backward(*parts[-1], self._parts)
 
 
+class Exchange(Untrained, TorchRank):
+    """A rank that exchanges as in training and computes nothing. A strategy overrides `send` and `join`. With
+    `beside`, another trainer of the process computes and has joined. On a GPU this one then has its own stream."""
+
+    def __init__(self, task: Task, *, beside: bool = False) -> None:
+        super().__init__(task)
+        self._stream = torch.cuda.Stream(self.device) if beside and self.cuda else None
+        if not beside:
+            self.join()
+        self.module = self.build()
+        self.sizes = self.describe(self.module)
+
+    def send(self) -> None:
+        raise NotImplementedError
+
+    def step(self) -> None:
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            self.send()
+
+    def sync(self) -> None:
+        if self._stream is None:
+            super().sync()
+        else:
+            self._stream.synchronize()
+
+
+def alongside(rank: Training, exchange: Callable[..., Trainer]) -> Trainer | None:
+    """Return the exchange beside a rank's compute; None on all ranks if any rank lacks the memory."""
+    try:
+        made = exchange(rank.task, beside=True)
+    except torch.OutOfMemoryError:
+        made = None
+    fits = rank.mean_over_ranks(torch.full((1,), float(made is not None), device=rank.device))
+    return made if float(fits) == 1.0 else None
+
+
 def _versions(*, cuda: bool) -> dict[str, str]:
     versions = {"torch": str(torch.__version__)}
     if cuda:
         versions["cuda"] = str(torch.version.cuda)
         versions["cudnn"] = str(torch.backends.cudnn.version())
-        versions["nccl"] = libraries.nccl()
+        versions["nccl"] = nccl_version()
     return versions

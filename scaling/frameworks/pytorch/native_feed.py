@@ -8,15 +8,16 @@ from __future__ import annotations
 import io
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
+from itertools import count
 from multiprocessing.connection import wait
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps, __version__
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from scaling.errors import UsageError
@@ -39,83 +40,37 @@ JPEG = b"\xff\xd8"
 Box: TypeAlias = tuple[int, int, int, int]
 # Encoded picture to uint8 (channels, height, width) in the model's size. Raises OSError if it cannot be read.
 Make: TypeAlias = Callable[[bytes], Tensor]
-# Encoded JPEG to uint8 (channels, height, width) in its own size. Raises ValueError or RuntimeError.
-Decode: TypeAlias = Callable[[bytes], Tensor]
 
 
 def picture_maker(images: Images) -> tuple[str, Make]:
-    """Return the name and the function of the fastest decoder here. Pillow decodes all formats but JPEG."""
-    vision = _loaded("torchvision.io", "torchvision.transforms.v2")
-    if vision is not None:
-        transform = _torchvision(vision[1], images)
-        name = f"torchvision {import_module('torchvision').__version__}"
-        if hasattr(torch.ops.image, "decode_jpeg"):
-            return f"{name} decodes and crops", _by_tensors(_by_torchvision(vision[0], images), transform, images)
-    else:
-        name, transform = "torch", lambda image: resized(image, images)
-    if (simple := _loaded("simplejpeg")) is not None:
-        return f"simplejpeg decodes, {name} crops", _by_tensors(
-            _by_simplejpeg(simple[0], images), transform, images
-        )
-    return f"Pillow {__version__} decodes and crops", lambda content: by_pillow(content, images)
-
-
-def _loaded(*names: str) -> tuple[Any, ...] | None:
+    """Return the name and the function of the fastest decoder here: torchvision, or Pillow, which also decodes all
+    formats but JPEG."""
     try:
-        return tuple(import_module(name) for name in names)
+        vision, v2 = import_module("torchvision.io"), import_module("torchvision.transforms.v2")
+        name = f"torchvision {import_module('torchvision').__version__} decodes and crops"
+        torch.ops.image.decode_jpeg  # noqa: B018 (AttributeError in a build without it)
     except (ImportError, OSError, RuntimeError, AttributeError):
-        return None
+        return f"Pillow {__version__} decodes and crops", lambda content: by_pillow(content, images)
+    mode = vision.ImageReadMode.RGB if images.channels == 3 else vision.ImageReadMode.GRAY
+    part = v2.RandomResizedCrop((images.height, images.width), antialias=True)
+    cropped = v2.Compose([part, v2.RandomHorizontalFlip()])
 
-
-def _by_tensors(decode: Decode, transform: Callable[[Tensor], Tensor], images: Images) -> Make:
     def make(content: bytes) -> Tensor:
         if content[:2] == JPEG:
+            encoded = torch.frombuffer(bytearray(content), dtype=torch.uint8)
             try:
-                return transform(decode(content))
+                found: Tensor = cropped(vision.decode_jpeg(encoded, mode=mode))
+                return found
             except (ValueError, RuntimeError):
                 pass  # a JPEG that only Pillow can read, or an error that Pillow will report
         return by_pillow(content, images)
 
-    return make
-
-
-def _torchvision(v2: Any, images: Images) -> Callable[[Tensor], Tensor]:
-    size = (images.height, images.width)
-    found: Callable[[Tensor], Tensor] = v2.Compose(
-        [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
-    )
-    return found
-
-
-def _by_torchvision(vision: Any, images: Images) -> Decode:
-    mode = vision.ImageReadMode.RGB if images.channels == 3 else vision.ImageReadMode.GRAY
-
-    def decode(content: bytes) -> Tensor:
-        found: Tensor = vision.decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode=mode)
-        return found
-
-    return decode
-
-
-def _by_simplejpeg(simplejpeg: Any, images: Images) -> Decode:
-    space = "RGB" if images.channels == 3 else "GRAY"
-    return lambda content: torch.from_numpy(simplejpeg.decode_jpeg(content, space)).permute(2, 0, 1)
-
-
-# ---------------------------------------------------------------- without torchvision
-
-
-def resized(image: Tensor, images: Images) -> Tensor:
-    """Return a random part in the model's size, perhaps mirrored: uint8 (channels, height, width)."""
-    left, upper, right, lower = crop_box(image.shape[2], image.shape[1])
-    part = image[None, :, upper:lower, left:right]
-    size = (images.height, images.width)
-    found = nn.functional.interpolate(part, size, mode="bilinear", antialias=True)[0]
-    return found.flip(2) if _mirrors() else found
+    return name, make
 
 
 def by_pillow(content: bytes, images: Images) -> Tensor:
-    """Do the same for an encoded picture of any format, by Pillow alone. Raises OSError if it cannot be read."""
+    """Return a random part of an encoded picture of any format, in the model's size and perhaps mirrored: uint8
+    (channels, height, width). Raises OSError if it cannot be read."""
     size, mode = (images.width, images.height), "RGB" if images.channels == 3 else "L"
     with damages(), Image.open(io.BytesIO(content)) as opened:
         whole, part = opened.size, crop_box(*opened.size)
@@ -126,7 +81,7 @@ def by_pillow(content: bytes, images: Images) -> Tensor:
     wide, high = image.size[0] / whole[0], image.size[1] / whole[1]
     inside = (part[0] * wide, part[1] * high, part[2] * wide, part[3] * high)
     image = image.resize(size, Image.Resampling.BILINEAR, box=inside)
-    pixels = np.array(ImageOps.mirror(image) if _mirrors() else image)
+    pixels = np.array(ImageOps.mirror(image) if torch.rand(()) < 0.5 else image)
     return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
 
 
@@ -143,10 +98,6 @@ def crop_box(width: int, height: int) -> Box:
     high = max(1, min(height, round(width / RATIO[0])))
     left, upper = (width - wide) // 2, (height - high) // 2
     return left, upper, left + wide, upper + high
-
-
-def _mirrors() -> bool:
-    return bool(torch.rand(()) < 0.5)
 
 
 # ---------------------------------------------------------------- native feed
@@ -175,19 +126,6 @@ class Decoded(Dataset[tuple[Tensor, int]]):
             raise UsageError(f"{encoded.name(index)}: Pillow cannot read it: {error}") from None
 
 
-class Batches:
-    """The indices of one batch after the other, without end. There is no gap between epochs."""
-
-    def __init__(self, task: Task, count: int) -> None:
-        self._sampler = feeds.sampler_of(task, count)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        step = 0
-        while True:
-            yield self._sampler.indices(step).tolist()
-            step += 1
-
-
 class Loader:
     """Batches of uint8 (batch, channels, height, width) and int64 labels (batch,), as torch tensors."""
 
@@ -198,10 +136,12 @@ class Loader:
         on_gpu = task.point.hardware.device == "cuda"
         if on_gpu:  # kind `feed` selects no device otherwise, and memory would be pinned on GPU 0
             torch.cuda.set_device(task.device_index)
+        sampler = feeds.sampler_of(task, len(found))
         self._batches: Any = iter(
             DataLoader(
                 found,
-                batch_sampler=Batches(task, len(found)),
+                # Without end: there is no gap between epochs.
+                batch_sampler=(sampler.indices(step).tolist() for step in count()),
                 num_workers=workers,
                 multiprocessing_context="fork",
                 pin_memory=on_gpu,

@@ -20,16 +20,15 @@ from scaling.workloads.specs import ModelSpec
 # Modules that torch lacks, for networks that read sequences.
 
 
-class OneHot(nn.Module):
-    """A one-hot vector for each word."""
+class Mapped(nn.Module):
+    """A function without parameters."""
 
-    def __init__(self, words: int) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self._words = words
+        self._function = function
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map (batch, length) to float (batch, length, words)."""
-        return functional.one_hot(tokens, self._words).float()
+    def forward(self, x: Tensor) -> Tensor:
+        return self._function(x)
 
 
 class Learnt(nn.Module):
@@ -57,14 +56,6 @@ class Segments(Learnt):
         return x + self.weight[0]
 
 
-class Patches(nn.Module):
-    """An image's positions as a sequence."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, channels, height, width) to (batch, places, channels)."""
-        return x.flatten(2).transpose(1, 2)
-
-
 class ClassToken(Learnt):
     """Puts a learnt vector in front of a sequence."""
 
@@ -73,29 +64,14 @@ class ClassToken(Learnt):
         return torch.cat([self.weight.expand(len(x), 1, -1).to(x.dtype), x], 1)
 
 
-class First(nn.Module):
-    """The first vector of a sequence."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, length, width) to (batch, width)."""
-        return x[:, 0]
-
-
 class LastState(nn.LSTM):
     """The last states of an LSTM; for the backward direction the state at the first position. torch has two
-    biases. The second one is frozen at zero, since the description has one."""
+    biases. The second one is frozen, and `build` zeroes it: the description has one."""
 
     def __init__(self, inputs: int, width: int, *, both_ways: bool) -> None:
         super().__init__(inputs, width, batch_first=True, bidirectional=both_ways)
-        for each in self._frozen():
-            each.requires_grad_(False)
-
-    def _frozen(self) -> list[nn.Parameter]:
-        return [each for name, each in self.named_parameters() if name.startswith("bias_hh")]
-
-    def reset_frozen(self) -> None:
-        for each in self._frozen():
-            nn.init.zeros_(each)
+        for name, each in self.named_parameters():
+            each.requires_grad_(not name.startswith("bias_hh"))
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         """Map (batch, length, inputs) to (batch, width), or twice the width in both directions."""
@@ -197,9 +173,9 @@ def build(spec: ModelSpec, seed: int) -> nn.Module:
         if isinstance(each, TiedLogits):
             each.tie()
     load(network, weights.draw(spec, seed))
-    for each in network.modules():
-        if isinstance(each, LastState):
-            each.reset_frozen()
+    for parameter in network.parameters():
+        if not parameter.requires_grad:
+            nn.init.zeros_(parameter)
     for norm in norms(network):
         norm.reset_running_stats()
     if known := weights.statistics(spec):
@@ -295,11 +271,6 @@ def _pool(layer: layers.Pool, _shape: Shape) -> nn.Module:
     return kind(layer.kernel, layer.stride, layer.pad, ceil_mode=layer.ceil)
 
 
-def _norm(layer: layers.BatchNorm, shape: Shape) -> nn.Module:
-    kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
-    return kind(shape[0], layer.epsilon, 1 - layer.momentum)
-
-
 def _activation(layer: layers.Activation, _shape: Shape) -> nn.Module:
     if layer.kind == "relu":
         # The layer before needs its input for backward, not its output.
@@ -307,26 +278,29 @@ def _activation(layer: layers.Activation, _shape: Shape) -> nn.Module:
     return nn.GELU(approximate="tanh" if layer.kind == "gelu-tanh" else "none")
 
 
-def _conv(layer: layers.Conv, shape: Shape) -> nn.Module:
-    return nn.Conv2d(shape[0], layer.channels, layer.kernel, layer.stride, layer.pad, bias=layer.bias)
-
-
 MAKERS: dict[type[Layer], Callable[[Any, Shape], nn.Module]] = {
-    layers.Conv: _conv,
+    layers.Conv: lambda layer, shape: nn.Conv2d(
+        shape[0], layer.channels, layer.kernel, layer.stride, layer.pad, bias=layer.bias
+    ),
     layers.Pool: _pool,
     layers.GlobalMean: lambda _layer, _shape: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     layers.Flatten: lambda _layer, _shape: nn.Flatten(),
-    layers.BatchNorm: _norm,
+    layers.BatchNorm: lambda layer, shape: (nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d)(
+        shape[0], layer.epsilon, 1 - layer.momentum
+    ),
     layers.Dense: lambda layer, shape: nn.Linear(shape[-1], layer.width, bias=layer.bias),
     layers.Activation: _activation,
     layers.Dropout: lambda layer, _shape: nn.Dropout(layer.rate),
-    sequences.OneHot: lambda layer, _shape: OneHot(layer.words),
+    # (batch, length) to float (batch, length, words)
+    sequences.OneHot: lambda layer, _shape: Mapped(lambda x: functional.one_hot(x, layer.words).float()),
     sequences.Embedding: lambda layer, _shape: nn.Embedding(layer.words, layer.width),
     sequences.Positions: Positions,
     sequences.Segments: Segments,
-    sequences.Patches: lambda _layer, _shape: Patches(),
+    # (batch, channels, height, width) to (batch, places, channels)
+    sequences.Patches: lambda _layer, _shape: Mapped(lambda x: x.flatten(2).transpose(1, 2)),
     sequences.ClassToken: ClassToken,
-    sequences.First: lambda _layer, _shape: First(),
+    # (batch, length, width) to (batch, width)
+    sequences.First: lambda _layer, _shape: Mapped(lambda x: x[:, 0]),
     sequences.LSTM: lambda layer, shape: LastState(shape[1], layer.width, both_ways=layer.both_ways),
     sequences.LayerNorm: lambda layer, shape: nn.LayerNorm(shape[-1], layer.epsilon),
     sequences.RMSNorm: lambda layer, shape: nn.RMSNorm(shape[-1], layer.epsilon),

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.distributed import Work
 
 from scaling.frameworks.base import TIMEOUT_MARGIN_S
-from scaling.frameworks.pytorch.ps import Bucket, Tags, cut, terms
-from scaling.frameworks.pytorch.ps_link import ELEMENTS, Link, gone, open_store
+from scaling.frameworks.pytorch.ps_wire import ELEMENTS, Bucket, Link, Tags, cut, gone, open_store, terms
 from scaling.records.task import Task
 from scaling.workloads import models
 from scaling.workloads.specs import Recipe
@@ -29,7 +28,7 @@ from scaling.workloads.specs import Recipe
 class Held:
     """One bucket on its server: `parameters`, and `room` for each worker's gradient."""
 
-    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, recipe: Recipe, half: bool) -> None:
+    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], recipe: Recipe, *, half: bool) -> None:
         size = bucket.stop - bucket.start
         self.links = links
         self.push, self.pull = tags.push(bucket.index), tags.pull(bucket.index)
@@ -39,11 +38,17 @@ class Held:
         self.optimizer = torch.optim.SGD(
             [self.parameters], lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.decay, fused=True
         )
-        self.incoming: list[Work] = []
-        self.outgoing: list[Work] = []
+        self.prepare()
+
+    def prepare(self) -> None:
+        raise NotImplementedError
 
     def start(self) -> None:
         self.links[0].receive(self.parameters, self.push).wait()
+        self.answer()
+
+    def answer(self) -> None:
+        """Begin to send the parameters to all workers, and to receive the next gradient of each."""
         self.outgoing = [link.send(self.parameters, self.pull) for link in self.links]
         self.incoming = [self.expect(worker) for worker in range(len(self.links))]
 
@@ -58,12 +63,11 @@ class Held:
 class Averaged(Held):
     """A bucket of torch:ps-sync: one update by the mean of all workers' gradients, sent to all."""
 
-    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, recipe: Recipe, half: bool) -> None:
-        super().__init__(bucket, tags, links, recipe=recipe, half=half)
+    def prepare(self) -> None:
         self.total = self.room[0].float()
-        if len(links) > 1:
+        if len(self.links) > 1:
             # As GradScaler does: the optimiser divides by this.
-            self.optimizer.grad_scale = self.total.new_tensor(float(len(links)))  # type: ignore[attr-defined]
+            self.optimizer.grad_scale = self.total.new_tensor(float(len(self.links)))  # type: ignore[attr-defined]
 
     def step(self) -> None:
         """Sum all workers' gradients in the order of ranks, so that sums are reproducible. Update and answer."""
@@ -76,21 +80,19 @@ class Averaged(Held):
         for work in self.outgoing:
             work.wait()
         self.update(self.total)
-        self.outgoing = [link.send(self.parameters, self.pull) for link in self.links]
-        self.incoming = [self.expect(worker) for worker in range(len(self.links))]
+        self.answer()
 
 
 class Immediate(Held):
     """A bucket of torch:ps-async: each worker's gradient is an update, sent to this worker only. `version` counts
     updates; `pulled[worker]` is the worker's version."""
 
-    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, recipe: Recipe, half: bool) -> None:
-        super().__init__(bucket, tags, links, recipe=recipe, half=half)
+    def prepare(self) -> None:
         self.lock = threading.Lock()
         # Copies: what is being sent must not change during another worker's update.
-        self.answers = [self.parameters.clone() for _ in links]
+        self.answers = [self.parameters.clone() for _ in self.links]
         self.version = 0
-        self.pulled = [0] * len(links)
+        self.pulled = [0] * len(self.links)
 
     def step(self, worker: int) -> int:
         """Apply the worker's next gradient. Return the number of other updates since the worker's pull."""
@@ -111,34 +113,22 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     """Serve as one server until its workers have left. Raises RuntimeError if a worker does not connect, or is
     silent for longer than the point may last."""
     torch.set_num_threads(1)
-    me, agreed = server_index(task.role), terms(task.point)
+    me, agreed, recipe = int(task.role.rpartition("-")[2]), terms(task.point), models.at(task.point).recipe
     timeout = timedelta(seconds=task.clocks.deadline_s + TIMEOUT_MARGIN_S)
     store = open_store(task, hosts=me == 0, timeout=timeout)
     announce({task.role: task.servers[me].address})
     ranks = range(task.point.world_size)
     links = [Link(store, server=me, worker=rank, serves=True, timeout=timeout) for rank in ranks]
     buckets = cut(int(store.get(ELEMENTS)), agreed.cap_mb, len(task.servers))
-    tags = Tags(count=len(buckets))
-    recipe = models.at(task.point).recipe
-    mine = [one for one in buckets if one.server == me]
-    if not mine:
-        serving = partial(_idle, links[0], tags)
+    tags, mine = Tags(count=len(buckets)), [one for one in buckets if one.server == me]
+    if not mine:  # more servers than buckets: wait for the workers to leave
+        _until_gone(lambda: links[0].receive(torch.empty(1), tags.behind).wait())
     elif agreed.synchronous:
-        averaged = [Averaged(one, tags, links, recipe=recipe, half=agreed.half) for one in mine]
-        serving = partial(_in_step, averaged)
+        averaged = [Averaged(one, tags, links, recipe, half=agreed.half) for one in mine]
+        _until_gone(partial(_in_step, averaged))
     else:
-        immediate = [Immediate(one, tags, links, recipe=recipe, half=agreed.half) for one in mine]
-        serving = partial(_each_for_itself, immediate, links, tags)
-    _until_gone(serving)
-
-
-def server_index(role: str) -> int:
-    return int(role.rpartition("-")[2])
-
-
-def _idle(link: Link, tags: Tags) -> None:
-    """Wait for the workers to leave: there are more servers than buckets."""
-    link.receive(torch.empty(1), tags.behind).wait()
+        immediate = [Immediate(one, tags, links, recipe, half=agreed.half) for one in mine]
+        _until_gone(partial(_each_for_itself, immediate, links, tags))
 
 
 def _in_step(held: Sequence[Averaged]) -> None:
@@ -166,7 +156,7 @@ def _one_worker(held: Sequence[Immediate], link: Link, worker: int, tags: Tags) 
         link.send(behind, tags.behind).wait()
 
 
-def _until_gone(serving: Callable[[], None]) -> None:
+def _until_gone(serving: Callable[[], object]) -> None:
     """Serve until a worker leaves or dies. Its agent knows which, and the server does not fail."""
     try:
         serving()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -14,16 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed import Work
 
-from scaling.frameworks.base import Trainer, timeout_s
-from scaling.frameworks.pytorch.exchange import Exchange
-from scaling.frameworks.pytorch.loop import TorchRank, Training
-from scaling.frameworks.pytorch.ps import Tags, cut, offsets, terms, touched
-from scaling.frameworks.pytorch.ps_link import ELEMENTS, Link, open_store
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.pytorch.group import patience
+from scaling.frameworks.pytorch.loop import Exchange, TorchRank, Training
+from scaling.frameworks.pytorch.ps_wire import ELEMENTS, Link, Tags, cut, offsets, open_store, terms, touched
 from scaling.records.task import Task
 
 # ---------------------------------------------------------------- ps client
 #
-# Parameters and gradients are in one flat tensor each (ps.py).
+# Parameters and gradients are in one flat tensor each (ps_wire.py).
 # * A bucket is sent with its last gradient. Its parameters arrive in the model's memory, where backward is done.
 # * Each module waits for its own parameters before its next forward pass.
 # * Gloo cannot send from a GPU: there buckets go through page-locked memory of the host (tested on CPUs only).
@@ -62,20 +60,16 @@ class CopiesOut:
 
 
 class Client:
-    """Pushes buckets of `gradients` and pulls those of `parameters`, both flat tensors of `elements`.
+    """Pushes buckets of `gradients` and pulls those of `parameters`: flat tensors, for a model's tensors of these
+    `sizes`. With `staged`, buckets go through buffers of the host."""
 
-    * cap_mb: MiB of a bucket.
-    * half: gradients travel as float16.
-    * staged: buckets go through buffers of the host.
-    """
-
-    def __init__(
-        self, rank: TorchRank, elements: int, *, cap_mb: float, half: bool, synchronous: bool, staged: bool
-    ) -> None:
-        task = rank.task
-        self.buckets = cut(elements, cap_mb, len(task.servers))
+    def __init__(self, rank: TorchRank, sizes: Sequence[int], *, staged: bool) -> None:
+        task, agreed = rank.task, terms(rank.task.point)
+        self.starts, elements = offsets(sizes)
+        self.buckets = cut(elements, agreed.cap_mb, len(task.servers))
         self.parameters = torch.zeros(elements, device=rank.device)
-        self.gradients = torch.zeros(elements, device=rank.device, dtype=torch.float16 if half else torch.float32)
+        half = torch.float16 if agreed.half else torch.float32
+        self.gradients = torch.zeros(elements, device=rank.device, dtype=half)
         self._tags = Tags(count=len(self.buckets))
         self._copies = CopiesOut(rank.device) if staged else None
         self._outgoing, self._outboxes = self._boxes(self.gradients)
@@ -83,7 +77,7 @@ class Client:
         self._pending: dict[int, tuple[Work, ...]] = {}
         self._first = task.rank == 0
         self._links = join(task, elements)
-        self._tellers = [] if synchronous else sorted({each.server for each in self.buckets})
+        self._tellers = [] if agreed.synchronous else sorted({each.server for each in self.buckets})
         self._behind = torch.zeros(len(self._tellers), 1, dtype=torch.float64)
         self._telling: list[Work] = []
         self._behind_sum, self._behind_steps = 0.0, 0
@@ -102,8 +96,7 @@ class Client:
                 if self._copies:
                     inbox.copy_(self._incoming[bucket.index])
                 link.send(inbox, self._tags.push(bucket.index)).wait()
-            arriving = link.receive(inbox, self._tags.pull(bucket.index))
-            self._pending[bucket.index] = (arriving,)
+            self._pending[bucket.index] = (link.receive(inbox, self._tags.pull(bucket.index)),)
         self.wait()
 
     def push(self, index: int) -> None:
@@ -113,13 +106,13 @@ class Client:
         self._pending[index] = (link.receive(self._inboxes[index], self._tags.pull(index)),)
         if self._copies is None:
             self._send(index)
-            return
-        self._copies.begin(index, self._outboxes[index], self._outgoing[index])
-        self._send_copied(wait=False)
+        else:
+            self._copies.begin(index, self._outboxes[index], self._outgoing[index])
+            self._send_copied(wait=False)
 
     def _send(self, index: int) -> None:
-        sent = self._links[self.buckets[index].server].send(self._outboxes[index], self._tags.push(index))
-        self._pending[index] = (*self._pending[index], sent)
+        link = self._links[self.buckets[index].server]
+        self._pending[index] += (link.send(self._outboxes[index], self._tags.push(index)),)
 
     def _send_copied(self, *, wait: bool) -> None:
         for index in self._copies.done(wait=wait) if self._copies else ():
@@ -165,7 +158,7 @@ class Client:
 
 def join(task: Task, elements: int) -> list[Link]:
     """Connect to each server. Raises RuntimeError if one does not answer."""
-    timeout = timedelta(seconds=timeout_s(task.clocks))
+    timeout = patience(task)
     store = open_store(task, hosts=False, timeout=timeout)
     if task.rank == 0:
         store.set(ELEMENTS, str(elements))
@@ -185,10 +178,9 @@ class Remote:
         self._client = client
         self._lazy = lazy
         self._parameters = trained(module)
-        starts, _ = offsets([each.numel() for each in self._parameters])
         self._slots: list[Tensor] = []
         self._buckets_of: list[list[int]] = []
-        for index, (parameter, start) in enumerate(zip(self._parameters, starts, strict=True)):
+        for index, (parameter, start) in enumerate(zip(self._parameters, client.starts, strict=True)):
             self._buckets_of.append(touched(client.buckets, start, parameter.numel()))
             self._slots.append(like(parameter, client.gradients, start))
             place = like(parameter, client.parameters, start)
@@ -197,12 +189,8 @@ class Remote:
             parameter.register_post_accumulate_grad_hook(partial(self._accumulated, index))
         self._sizes = [sum(each.index in touches for touches in self._buckets_of) for each in client.buckets]
         self.zero_grad()
-        if lazy:
-            self._hook(module)
-
-    def _hook(self, module: nn.Module) -> None:
         places = {each: index for index, each in enumerate(self._parameters)}
-        for one in module.modules():
+        for one in module.modules() if lazy else ():
             own = [places[each] for each in one.parameters(recurse=False) if each in places]
             buckets = sorted({bucket for index in own for bucket in self._buckets_of[index]})
             if buckets:
@@ -252,33 +240,21 @@ def like(parameter: Tensor, flat: Tensor, start: int) -> Tensor:
 
 
 def connect(task: Task) -> Trainer:
-    if task.point.kind == "comm":
-        return GradientExchange(task)
-    return Served(task) if terms(task.point).synchronous else StaleServed(task)
-
-
-def _client(rank: TorchRank, elements: int) -> Client:
-    agreed = terms(rank.task.point)
-    return Client(
-        rank,
-        elements,
-        cap_mb=agreed.cap_mb,
-        half=agreed.half,
-        synchronous=agreed.synchronous,
-        staged=rank.cuda,
-    )
+    return GradientExchange(task) if task.point.kind == "comm" else Served(task)
 
 
 class Served(Training):
-    """The shared loop with servers as its optimiser."""
+    """The shared loop with servers as its optimiser. It has `staleness` in the asynchronous mode."""
 
     _optimizer: Remote
+    staleness: Callable[[], float]
 
     def make_optimizer(self) -> Remote:
-        sizes = [each.numel() for each in trained(self._module)]
-        self._client = _client(self, offsets(sizes)[1])
+        self._client = Client(self, [each.numel() for each in trained(self._module)], staged=self.cuda)
         remote = Remote(self._client, self._module, lazy=not self.task.point.workload.compile)
         self._client.start()
+        if not terms(self.task.point).synchronous:
+            self.staleness = self._client.staleness
         return remote
 
     @contextmanager
@@ -304,21 +280,12 @@ class Served(Training):
         self._module.zero_grad(set_to_none=True)
 
 
-class StaleServed(Served):
-    """The shared loop with servers in the asynchronous mode."""
-
-    def staleness(self) -> float:
-        return self._client.staleness()
-
-
 class GradientExchange(Exchange):
     """The pushes and pulls of one step alone, with all work of the servers."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        module = self.build()
-        self.describe(module)
-        self._client = _client(self, offsets([each.numel() for each in trained(module)])[1])
+        self._client = Client(self, [each.numel() for each in trained(self.module)], staged=self.cuda)
         self._client.gradients.fill_(1.0)
         self._client.start()
 

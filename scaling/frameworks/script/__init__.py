@@ -6,7 +6,7 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="script",
-    strategies={"plain": "strategy"},
+    strategies={"plain": "command"},
     any_mode=True,
     # A guess: imports of torch and of a library on it.
     startup_s=8.0,

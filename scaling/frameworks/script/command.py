@@ -1,4 +1,4 @@
-"""The command of a user's own training: launchers in front, the script, its arguments and their placeholders.
+"""The agent's side of a user's script: its command, and the environment of its ranks.
 
 train.py --lr 0.1                                a file
 -m package.train --lr 0.1                        a module
@@ -7,13 +7,21 @@ torchrun --nproc-per-node 8 train.py --lr 0.1    its launcher is dropped: scalin
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from scaling.errors import UsageError
+from scaling.frameworks import network_env
+from scaling.frameworks.base import Helper, Strategy, Traits
+from scaling.frameworks.horovod import strategy as horovod
+from scaling.records.crossing import Bounds
+from scaling.records.point import EXCHANGING, Point
+from scaling.records.task import Task
 
 FRAMEWORK = "script"
 # Launchers, with their options that take no value. All others take one, if it is not written with `=`.
@@ -74,10 +82,9 @@ def plain_name(label: str) -> str:
 def parsed(text: str) -> Command:
     """Read a command and check its script. Raises UsageError with what is wrong and what to write."""
     try:
-        words = shlex.split(text)
+        found = read(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"--script {text}: {error}") from None
-    found = read(words)
     if not found.is_module:
         _check(found.target)
     return found
@@ -153,10 +160,88 @@ def _check(target: str) -> None:
         raise UsageError(f"-- {target}: not a Python script: {error}") from None
 
 
-def mentions(target: str) -> Iterator[str]:
-    """Yield the libraries with a rendezvous of their own that a script names."""
-    try:
-        source = Path(target).read_text(errors="replace")
-    except OSError:
-        return
-    yield from (name for name in ("horovod", "tensorflow", "keras") if name in source)
+# ---------------------------------------------------------------- environment
+
+# Set in a script's process only if the user does not: a script that is started often must not upload often.
+OFFLINE = {"WANDB_MODE": "offline", "COMET_MODE": "offline", "TOKENIZERS_PARALLELISM": "false"}
+# What torchrun sets of a rank (LocalElasticAgent of torch 2.13).
+NUMBERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+)  # fmt: skip
+TORCHRUN = (*NUMBERS, "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Script(Strategy):
+    """A user's training. Its baseline is the same script on one device."""
+
+    names = ("script:plain",)
+    baseline = "script:plain"
+    trainer = "scaling.frameworks.script.trainer"
+    server = "scaling.frameworks.horovod.rendezvous"
+    lead = "scaling.frameworks.script.lead"
+
+    def traits(self, _name: str) -> Traits:
+        """Return two ports, of Horovod's rendezvous and of torch's store, and one of each rank, for
+        single ranks and TensorFlow's cluster."""
+        return Traits(ports=2, rank_ports=True, nccl=True)
+
+    def refuse(self, point: Point) -> str | None:
+        if point.kind in ("exchange", "solo", "each", "together"):
+            return None
+        return f"--kinds {point.kind}: needs a model of this package; leave it out with a script"
+
+    def helpers(self, task: Task) -> list[Helper]:
+        return [Helper(name=horovod.RENDEZVOUS)] if "horovod" in _mentions(task) else []
+
+    def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+        if task.role == horovod.RENDEZVOUS or task.point.kind not in EXCHANGING:
+            return {}
+        mentions = _mentions(task)
+        bound = {"HOROVOD_GLOO_IFACE": task.place.interface}
+        return {
+            **torchrun(task),
+            **network_env.gloo(task),
+            **network_env.nccl(task),
+            **network_env.nccl_log(task),
+            **(horovod.rank_environ(task) | bound if "horovod" in mentions else {}),
+            **(_cluster(task) if {"tensorflow", "keras"} & mentions else {}),
+        }
+
+    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
+        """Return a ring's bytes. A trainer tells no gradients' bytes if their exchange was not seen."""
+        return super().bytes_per_step(task, gradient_bytes) if gradient_bytes else None
+
+
+def torchrun(task: Task, *, alone: bool = False) -> dict[str, str]:
+    """Return what torchrun sets; `alone`: for a world of one rank."""
+    hosts, size = list(dict.fromkeys(task.hosts)), task.point.world_size
+    local, group = (task.local_rank, task.local_world_size), (hosts.index(task.hosts[task.rank]), len(hosts))
+    numbers = (0, 1) * 4 if alone else (task.rank, size, *local, *group, task.rank, size)
+    return {
+        **dict(zip(NUMBERS, map(str, numbers), strict=True)),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": task.addresses[task.rank] if alone else task.address,
+        "MASTER_PORT": str(task.rank_ports[task.rank] if alone else task.ports[1]),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def _cluster(task: Task) -> dict[str, str]:
+    workers = [f"{address}:{port}" for address, port in zip(task.addresses, task.rank_ports, strict=True)]
+    where = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank}}
+    return {"TF_CONFIG": json.dumps(where)}
+
+
+def _mentions(task: Task) -> set[str]:
+    """Return the libraries with a rendezvous of their own that the script names."""
+    given = read(shlex.split(task.point.workload.script))
+    source = ""
+    if not given.is_module:
+        with suppress(OSError):
+            source = Path(given.target).read_text(errors="replace")
+    return {name for name in ("horovod", "tensorflow", "keras") if name in source}

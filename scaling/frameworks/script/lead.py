@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 import msgspec
 
 from scaling.frameworks.script import command, watch
-from scaling.frameworks.script.strategy import OFFLINE, torchrun
 from scaling.frameworks.script.watch import ScriptError
 from scaling.records.point import EXCHANGING
 from scaling.records.task import COMMANDS_FD, EVENTS_FD, GIVEN_TASK, Task
@@ -32,10 +31,6 @@ from scaling.text import counted
 
 # Variables of torchrun and of a batch system, which libraries take for a launch.
 LAUNCH = ("SLURM_", "TORCHELASTIC_", "PALS_", "FLUX_")
-TORCHRUN = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
-)  # fmt: skip
 # Set for the second start of a script that does not run without torchrun's variables.
 ALONE = "SCALING_SCRIPT_ALONE"
 # A script has so long to leave after its last step. Then its process ends.
@@ -47,8 +42,7 @@ class End(BaseException):
     """Ends the script at the end of a step. No `except Exception` of the script swallows it."""
 
 
-GO, LEAVE = object(), object()
-DONE = object()
+GO, LEAVE, DONE = object(), object(), object()
 
 
 class Baton:
@@ -95,9 +89,14 @@ class Baton:
         self._orders.put(GO)
         while True:
             try:
-                return self._taken(self._reports.get(timeout=patience_s))
+                report = self._reports.get(timeout=patience_s)
             except Empty:
                 look(sys._current_frames().get(self.thread or 0))
+                continue
+            if isinstance(report, ScriptError):
+                self.fail(report)  # for the next call
+                raise report
+            return
 
     def call(self, act: Callable[[], Any]) -> Any:
         """Run a function in the script's thread, which stands at the end of a step."""
@@ -116,11 +115,6 @@ class Baton:
 
     def leave(self) -> None:
         self._orders.put(LEAVE)
-
-    def _taken(self, report: object) -> None:
-        if isinstance(report, ScriptError):
-            self.fail(report)  # for the next call
-            raise report
 
 
 BATON = Baton()
@@ -171,11 +165,6 @@ def _lead(task: Task, given: command.Command, own: Path, folder: Path) -> None:
         _again(task)
 
 
-def is_alone_with_variables() -> bool:
-    """Return whether this process is the second start of a script, with torchrun's variables."""
-    return ALONE in os.environ
-
-
 def _again(task: Task) -> NoReturn:
     """Start anew with torchrun's variables, of a world of one: the script does not run without them."""
     sys.stdout.flush()
@@ -189,29 +178,26 @@ def _again(task: Task) -> NoReturn:
 def _prepared(task: Task) -> Path:
     """Make this process one that torchrun or a shell would start: its variables, modules and working directory.
     Return the point's own folder."""
-    for name in [name for name in os.environ if name.startswith(LAUNCH) or name in TORCHRUN]:
-        if task.point.kind not in EXCHANGING or name.startswith(LAUNCH[:1]):
+    exchanges, stem = task.point.kind in EXCHANGING, Path(task.log).stem
+    for name in list(os.environ):
+        if name.startswith(LAUNCH[:1] if exchanges else LAUNCH) or (name in command.TORCHRUN and not exchanges):
             del os.environ[name]
-    if task.point.kind not in EXCHANGING:
+    if not exchanges:
         if os.environ.get(ALONE):
-            os.environ.update(torchrun(task, alone=True))
+            os.environ.update(command.torchrun(task, alone=True))
         _show_own_gpu(task)
-    for name, value in OFFLINE.items():
+    for name, value in command.OFFLINE.items():
         os.environ.setdefault(name, value)
     if sys.modules.get("matplotlib", command) is None:
         del sys.modules["matplotlib"]
-    own = Path(task.log).parent.parent / "scripts" / _folder(task)
+    # Ranks of an exchange on one host share a folder.
+    folder = f"{stem.rpartition('.')[0] if exchanges else stem}-{task.hosts[task.rank]}"
+    own = Path(task.log).parent.parent / "scripts" / folder
     if not task.point.workload.in_place:
         source = Path.cwd()
-        _copied(source, own, is_first=task.local_rank == 0 or task.point.kind not in EXCHANGING)
+        _copied(source, own, is_first=task.local_rank == 0 or not exchanges)
         os.chdir(own / COPY / source.name)
     return own
-
-
-def _folder(task: Task) -> str:
-    """Ranks of an exchange on one host share a folder."""
-    stem = Path(task.log).stem if task.point.kind not in EXCHANGING else Path(task.log).stem.rpartition(".")[0]
-    return f"{stem}-{task.hosts[task.rank]}"
 
 
 def _show_own_gpu(task: Task) -> None:
@@ -274,24 +260,16 @@ def _copy(source: Path, target: Path, left: list[int], own: Path) -> None:
 
 def _run(task: Task, given: command.Command, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    values = {
-        "devices": task.point.world_size if task.point.kind in EXCHANGING else 1,
-        "local_devices": task.local_world_size if task.point.kind in EXCHANGING else 1,
-        "nodes": len(set(task.hosts)) if task.point.kind in EXCHANGING else 1,
-        "rank": task.rank if task.point.kind in EXCHANGING else 0,
-        "local_rank": task.local_rank if task.point.kind in EXCHANGING else 0,
-        "out": out,
-    }  # fmt: skip
-    arguments = given.filled(values)
+    exchanges = task.point.kind in EXCHANGING
+    sizes = (task.point.world_size, task.local_world_size, len(set(task.hosts))) if exchanges else (1, 1, 1)
+    places = (task.rank, task.local_rank) if exchanges else (0, 0)
+    arguments = given.filled(dict(zip(command.PLACEHOLDERS, (*sizes, *places, out), strict=True)))
     watch.install(BATON.park)
+    sys.path.insert(0, str(Path.cwd() if given.is_module else Path(given.target).absolute().parent))
+    sys.argv = [given.target, *arguments]
     if given.is_module:
-        sys.path.insert(0, str(Path.cwd()))
-        sys.argv = [given.target, *arguments]
         runpy.run_module(given.target, run_name="__main__", alter_sys=True)
     else:
-        path = Path(given.target)
-        sys.path.insert(0, str(path.absolute().parent))
-        sys.argv = [given.target, *arguments]
         runpy.run_path(given.target, run_name="__main__")
 
 
@@ -346,9 +324,3 @@ def shown(file: str, folder: Path) -> str:
     if path.is_absolute() and path.is_relative_to(folder):
         path = path.relative_to(folder)
     return str(path)
-
-
-def frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,24 +17,15 @@ from typing import Any
 from scaling.frameworks import feeding
 from scaling.frameworks.abilities import Rank, Tracer
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.script import lead
-from scaling.frameworks.script.lead import BATON, NO_STEP, frames, is_own, shown
+from scaling.frameworks.script.lead import ALONE, BATON, NO_STEP, is_own, shown
 from scaling.frameworks.script.watch import SEEN, ScriptError
 from scaling.hosts import proc
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
 
 PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "lightning",
-    "deepspeed",
-    "jax",
-    "tensorflow",
-    "keras",
-    "horovod",
-)
+    "torch", "transformers", "accelerate", "lightning", "deepspeed", "jax", "tensorflow", "keras", "horovod",
+)  # fmt: skip
 # A step that takes so many medians, and so long, is a pause: evaluation, a checkpoint, the start of an epoch.
 FAR, LEAST_PAUSE_S = 5.0, 0.5
 # Steps that the median is of, and steps before the first pause: the first ones compile and allocate.
@@ -44,63 +36,65 @@ LOOK_S = 0.5
 
 
 def connect(task: Task) -> Trainer:
-    """Run the script up to its first step that is known as one."""
-    SEEN.counts_tokens = task.point.workload.unit == "tokens"
-    script = Script(task)
-    script.begin()
-    exchanges = task.point.kind in EXCHANGING and task.point.world_size > 1
-    can_hold = exchanges and bool(SEEN.parallel) and not SEEN.is_static
-    return Holding(script) if can_hold else script
+    return Script(task)
 
 
 class Script(Rank):
-    """One rank's script."""
+    """One rank's script. It has `unsynced_step` if its DistributedDataParallel can leave out the exchange."""
+
+    unsynced_step: Callable[[], None]
 
     def __init__(self, task: Task) -> None:
+        """Run the script up to its first step that is known as one."""
         self.task = task
-        self.cuda = task.point.hardware.device == "cuda"
-        self.is_done_on_return = not self.cuda
-        self.has_device_clock = False
-        self.versions: dict[str, str] = {}
-        self.device_name = ""
-        self._feed = _Feed(task.point.workload.samples_per_step)
         self._marks: list[Any] = []
         self._recent: list[float] = []
         self.paused_s = 0.0
         self.pauses: list[tuple[float, str]] = []
-
-    def begin(self) -> None:
-        end_s = time.monotonic() + self.task.clocks.startup_s - MARGIN_S
-
-        def look(frame: FrameType | None) -> None:
-            if time.monotonic() > end_s:
-                where = _place(frame)
-                raise ScriptError(
-                    f"no step within {self.task.clocks.startup_s - MARGIN_S:.0f} s, in {where}: {NO_STEP}"
-                )
-
-        BATON.step(LOOK_S, look)
+        SEEN.counts_tokens = task.point.workload.unit == "tokens"
+        self._first_step()
         torch = sys.modules.get("torch")
-        self.cuda = self.cuda and torch is not None and torch.cuda.is_initialized()
-        self.has_device_clock = self.cuda
+        on_gpu = task.point.hardware.device == "cuda"
+        self.is_done_on_return = not on_gpu
+        self.has_device_clock = self.cuda = on_gpu and torch is not None and torch.cuda.is_initialized()
         self.device_name = torch.cuda.get_device_name() if torch and self.cuda else proc.cpu_model(proc.cpuinfo())
-        for name in PACKAGES:
-            if name in sys.modules:
-                self.versions[name] = str(getattr(sys.modules[name], "__version__", "unknown"))
+        loaded = ((name, sys.modules[name]) for name in PACKAGES if name in sys.modules)
+        self.versions = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded}
         self.parameters = sum(each.numel() for each in SEEN.parameters)
         sizes = sum(each.numel() * each.element_size() for each in SEEN.replicated)
         self.gradient_bytes = sizes if SEEN.parallel or "horovod" in self.versions else 0
-        self._feed.probed = SEEN.probed_samples()
-        self._feed.told()
-        self.notes = tuple(self._first_notes())
+        self._feed = _Feed(task.point.workload.samples_per_step, SEEN.probed_samples())
         feeding.add(self._feed)
+        if ALONE in os.environ:
+            self.notes += (
+                "the script needs torchrun's variables: one device has WORLD_SIZE=1, incl. its DDP of one",
+            )
+        if not self._feed.fed:
+            self.notes += (
+                "samples are unknown: steps are counted; give --samples-per-step N, or scaling.step(samples=N)",
+            )
+        if not self._is_alone and SEEN.parallel and not SEEN.is_static:
+            self.unsynced_step = self._held_step
+
+    def _first_step(self) -> None:
+        limit_s = self.task.clocks.startup_s - MARGIN_S
+        end_s = time.monotonic() + limit_s
+
+        def look(frame: FrameType | None) -> None:
+            if time.monotonic() > end_s:
+                raise ScriptError(f"no step within {limit_s:.0f} s, in {_place(frame)}: {NO_STEP}")
+
+        BATON.step(LOOK_S, look)
 
     # ------------------------------------------------------------ steps
 
     def step(self) -> None:
         self.several(self.step, 1)
 
-    def several(self, _step: Callable[[], None], count: int) -> tuple[float, ...]:
+    def _held_step(self) -> None:
+        self.several(self._held_step, 1)
+
+    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
         """Do steps without a stop between them; return the seconds of each, without pauses."""
         usual_s = median(self._recent) if len(self._recent) >= FEWEST else 0.0
         limit_s = max(FAR * usual_s, usual_s + LEAST_PAUSE_S) if usual_s else 3600.0
@@ -111,7 +105,11 @@ class Script(Rank):
             if time.monotonic() - done_s[0] > limit_s:
                 places.setdefault(len(BATON.ends_s), _place(frame))
 
-        BATON.step(min(limit_s, LOOK_S), look, count)
+        SEEN.holds = step == self._held_step
+        try:
+            BATON.step(min(limit_s, LOOK_S), look, count)
+        finally:
+            SEEN.holds = False
         took_s = [end_s - start_s for start_s, end_s in pairwise([begun_s, *BATON.ends_s])]
         for index, seconds in enumerate(took_s):
             if usual_s and seconds > limit_s:
@@ -173,23 +171,14 @@ class Script(Rank):
         return [_Traced(cuda=self.cuda)] if "torch" in sys.modules else []
 
     @property
+    def _is_alone(self) -> bool:
+        return self.task.point.kind not in EXCHANGING or self.task.point.world_size == 1
+
+    @property
     def _exchanges(self) -> bool:
         """Whether gradients may be exchanged: DDP, a collective in steps, or a library that is not watched."""
         others = {"horovod", "deepspeed", "jax", "tensorflow"} & sys.modules.keys()
-        is_alone = self.task.point.kind not in EXCHANGING or self.task.point.world_size == 1
-        return is_alone or bool(SEEN.parallel) or SEEN.collectives > 0 or bool(others)
-
-    def _first_notes(self) -> Sequence[str]:
-        notes = list[str]()
-        if lead.is_alone_with_variables():
-            notes.append(
-                "the script needs torchrun's variables: one device has WORLD_SIZE=1, incl. its DDP of one"
-            )
-        if not self._feed.fed:
-            notes.append(
-                "samples are unknown: steps are counted; give --samples-per-step N, or scaling.step(samples=N)"
-            )
-        return notes
+        return self._is_alone or bool(SEEN.parallel) or SEEN.collectives > 0 or bool(others)
 
     def closing_notes(self) -> tuple[str, ...]:
         """Return what was seen up to the last step: pauses, faults."""
@@ -232,52 +221,26 @@ class Script(Rank):
         return found
 
 
-class Holding(Script):
-    """A script whose DistributedDataParallel can leave out its exchange."""
+class _Feed(feeding.Source):
+    """The script's own loaders as a feed of the worker. Without a loader of torch it is `fixed`: how long the
+    script waits for data is then unknown."""
 
-    def __init__(self, script: Script) -> None:
-        self.__dict__ |= script.__dict__
-
-    def unsynced_step(self) -> None:
-        self.several(self.unsynced_step, 1)
-
-    def several(self, step: Callable[[], None], count: int) -> tuple[float, ...]:
-        SEEN.holds = step == self.unsynced_step
-        try:
-            return super().several(step, count)
-        finally:
-            SEEN.holds = False
-
-
-class _Feed:
-    """The script's own loaders as a feed of the worker."""
-
-    said = ""
-
-    def __init__(self, samples_per_step: int) -> None:
-        self.fed = 0
-        self.probed = 0.0
-        self._each = samples_per_step
-
-    @property
-    def fixed(self) -> bool:
-        """Whether no loader of torch was seen: how long the script waits for data is then unknown."""
-        return not SEEN.in_loaders
-
-    @property
-    def waited_s(self) -> float:
-        return SEEN.waited_s
+    def __init__(self, samples_per_step: int, probed: float) -> None:
+        self._each, self._probed = samples_per_step, probed
+        self.told()
 
     def told(self) -> None:
-        self.fed = self._each * BATON.steps or SEEN.counted or round(self.probed * BATON.steps)
-
-    def close(self) -> None:
-        """Do nothing: the script closes its loaders."""
+        """Count up to the last step."""
+        self.fed = self._each * BATON.steps or SEEN.counted or round(self._probed * BATON.steps)
+        self.fixed, self.waited_s = not SEEN.in_loaders, SEEN.waited_s
 
 
 def _place(frame: FrameType | None) -> str:
     """Return `DataLoader.__iter__, train.py:40`: the innermost frame of the user, and what it called."""
-    every = list(frames(frame))
+    every = list[FrameType]()
+    while frame is not None:
+        every.append(frame)
+        frame = frame.f_back
     own = next((index for index, one in enumerate(every) if is_own(one.f_code.co_filename)), None)
     if own is None:
         return every[0].f_code.co_name if every else "an unknown place"

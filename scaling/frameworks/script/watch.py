@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -18,15 +19,57 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import scaling
-from scaling.frameworks.script.steps import Cycle
 
 # A script that reads no more batches than this is not judged by their hashes.
 HASHED = 2
 SHARDED = ("DTensor", "FlatParameter", "ShardedTensor")
+# A cycle counts once it has repeated so often. Longer ones are not looked for.
+REPEATS = 3
+MOST = 4096
+# After so many events that follow a cycle again, an optimizer was replaced, and the events before are forgotten.
+REPLACED = 256
 
 
 class ScriptError(Exception):
     """The script failed, ended early, or makes no steps. The message begins with its file and line."""
+
+
+class Cycle:
+    """Tells which event of a sequence of optimizers ends a step.
+
+    One optimizer ends a step each time. Of several, the last one of their cycle does, as in adversarial training.
+    A sequence that leaves its cycle has another one, which must explain where it left. `lost` counts how often.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[int] = []
+        self.length = 0
+        self.lost = 0
+        self._place = 0
+        self._since = 0  # events since the last loss
+
+    def ends(self, event: int) -> bool:
+        """Add an optimizer's step; return whether it ends a step of the training."""
+        self._seen.append(event)
+        del self._seen[: -REPEATS * MOST]
+        self._since += 1
+        if not self.length:
+            return self._is_learnt()
+        if event != self._seen[-1 - self.length]:
+            self.length, self.lost, self._since = 0, self.lost + 1, 0
+            return self._is_learnt()
+        self._place = (self._place + 1) % self.length
+        return self._place == 0
+
+    def _is_learnt(self) -> bool:
+        found = len(self._seen)
+        for length in range(1, min(MOST, found // REPEATS) + 1):
+            last = self._seen[-length:]
+            explains = not self.lost or REPEATS * length > self._since or self._since >= REPLACED
+            if explains and self._seen[-REPEATS * length :] == last * REPEATS:
+                self.length, self._place = length, 0
+                return True
+        return False
 
 
 class Seen:
@@ -35,7 +78,6 @@ class Seen:
     def __init__(self) -> None:
         self.ends: Callable[[], None] = lambda: None
         self.counts_tokens = False
-        self.samples = 0
         self.waited_s = 0.0
         self.optimizers: dict[int, Any] = {}
         self.cycle = Cycle()
@@ -108,7 +150,7 @@ class Seen:
     def batch(self, batch: Any) -> None:
         self.in_loaders += self.size(batch)
         if len(self.hashes) < HASHED and (found := first_tensor(batch)) is not None:
-            with _quietly():
+            with suppress(Exception):
                 self.hashes.append(hashlib.sha256(found.detach().cpu().numpy().tobytes()).hexdigest()[:16])
 
     # ------------------------------------------------------------ model
@@ -133,16 +175,6 @@ class Seen:
 
 
 SEEN = Seen()
-
-
-class _quietly:
-    """Ignores every error of a look at a library's objects, which may be of any kind."""
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        return kind is not None and issubclass(kind, Exception)
 
 
 def first_tensor(batch: Any, depth: int = 0) -> Any:
@@ -213,21 +245,25 @@ def _forget() -> None:
 
 
 def _optimizer(module: Any) -> None:
-    """Only the outermost step counts: a wrapper's or subclass's step calls another one. By the stack, a step that
-    raises leaves nothing behind."""
+    """Only the outermost step counts: a wrapper's or subclass's step calls another one."""
     constants = module.Optimizer.profile_hook_step.__code__.co_consts
     wrapper = next(one for one in constants if isinstance(one, CodeType) and one.co_name == "wrapper")
 
     def stepped(optimizer: Any, *_: object) -> None:
-        frame: FrameType | None = sys._getframe(1)
-        depth = 0
-        while frame is not None and depth < 2:
-            depth += frame.f_code is wrapper
-            frame = frame.f_back
-        if depth < 2:
+        if _is_outermost(wrapper):
             SEEN.stepped(optimizer)
 
     module.register_optimizer_step_post_hook(stepped)
+
+
+def _is_outermost(code: CodeType) -> bool:
+    """Return whether the code runs once on the stack of the caller. A call that raises leaves nothing behind."""
+    frame: FrameType | None = sys._getframe(2)
+    depth = 0
+    while frame is not None and depth < 2:
+        depth += frame.f_code is code
+        frame = frame.f_back
+    return depth < 2
 
 
 def _wrapped(owner: Any, name: str, around: Callable[..., Any]) -> None:
@@ -247,13 +283,8 @@ def _models(module: Any) -> None:
     call = module.Module._call_impl.__code__
 
     def called(model: Any, inputs: Any) -> None:
-        frame: FrameType | None = sys._getframe(1)
-        depth = 0
-        while frame is not None and depth < 2:
-            depth += frame.f_code is call
-            frame = frame.f_back
-        if depth < 2 and model.training and next(model.parameters(), None) is not None:
-            with _quietly():
+        if _is_outermost(call) and model.training and next(model.parameters(), None) is not None:
+            with suppress(Exception):
                 SEEN.probed += SEEN.size(inputs)
 
     SEEN.probe = module.register_module_forward_pre_hook(called)
@@ -264,7 +295,7 @@ def _parallel(module: Any) -> None:
         torch = sys.modules["torch"]
         if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
             SEEN.parallel[id(model)], SEEN.is_static = model, SEEN.is_static or model.static_graph
-            with _quietly():
+            with suppress(Exception):
                 samples = SEEN.size([*given, *named.values()])
                 SEEN.forwards[id(model)] = SEEN.forwards.get(id(model), 0) + samples
             if SEEN.holds:
@@ -282,7 +313,7 @@ def _loader(module: Any) -> None:
         SEEN.loader_workers = max(SEEN.loader_workers, loader._num_workers)
         # Evaluation reads its batches without gradients.
         if sys.modules["torch"].is_grad_enabled():
-            with _quietly():
+            with suppress(Exception):
                 SEEN.batch(batch)
         return batch
 

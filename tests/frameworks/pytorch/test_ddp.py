@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import json
 import socket
 import subprocess
 import sys
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from scaling import frameworks
 from scaling.emulated import layers
 from scaling.emulated.layers import bucket_bytes
-from scaling.frameworks.pytorch import ddp, ddp_trainer, exchange, network, store
+from scaling.frameworks.pytorch import ddp_trainer, group, network
+from scaling.frameworks.pytorch.strategies import DDP
 from scaling.worker.run_task import cause_of
 from scaling.workloads import models
 from scaling.workloads.models import RATES
@@ -30,9 +32,9 @@ def test_defaults_are_those_of_ddp() -> None:
     theirs = inspect.signature(DistributedDataParallel).parameters
     assert theirs["bucket_cap_mb"].default is None
     limit_mb = getattr(torch.nn.parallel.distributed, "_DEFAULT_BUCKET_CAP_MB", 25)  # 2.9 has no name for it
-    assert ddp.STRATEGY.options["bucket_cap_mb"].default == limit_mb
+    assert DDP.options["bucket_cap_mb"].default == limit_mb
     for name in ("gradient_as_bucket_view", "static_graph"):
-        assert ddp.STRATEGY.options[name].default is theirs[name].default
+        assert DDP.options[name].default is theirs[name].default
 
 
 @pytest.mark.parametrize("name", models.CATALOGUE)
@@ -46,34 +48,44 @@ def test_buckets_are_those_that_torch_computes(name: str) -> None:
     assert layers.tail_bytes(name) == wanted[-1]
 
 
-IN_A_PROCESS = """
-import os, sys
-from scaling.frameworks.pytorch import ddp, ddp_trainer
+def in_process(code: str, *words: str) -> list[str]:
+    """Return what code prints in a process of its own; torch 2.9's Gloo writes lines of its own before."""
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
+
+
+# A rank of DDP, of the options and fields in sys.argv, as `trainer`.
+RANK = """
+import json, os, sys, torch
+from scaling import frameworks
+from scaling.frameworks.pytorch import ddp_trainer
 from tests.support import ranks
-(task,) = ranks.tasks("torch:gloo", "exchange", 1, options={options})
-os.environ.update(ddp.STRATEGY.environ(task, {{}}))
+(task,) = ranks.tasks("torch:gloo", sys.argv[1], 1, **json.loads(sys.argv[2]))
+os.environ.update(frameworks.load("torch:gloo").environ(task, {}))
 trainer = ddp_trainer.connect(task)
+"""
+LEAVE = """
+sys.stdout.flush()
+os._exit(0)
+"""
+BUCKETS = """
 for _ in range(4):
     trainer.step()
 data = trainer._parallel._get_ddp_logging_data()
 print(data["rebuilt_bucket_sizes"], data["gradient_as_bucket_view"], data.get("static_graph", 0), sep=";")
-sys.stdout.flush()
-os._exit(0)
 """
 
 
-def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Before it, torch 2.9's Gloo writes to stdout."""
-    return done.stdout.splitlines()[-1]
+def of_rank(code: str, kind: str = "exchange", **fields: Any) -> str:
+    return in_process(RANK + code + LEAVE, kind, json.dumps(fields))[-1]
 
 
 @pytest.mark.parametrize("cap_mb", [None, 0.6])
 def test_ddp_really_forms_these_buckets(cap_mb: float | None) -> None:
     switches = {"gradient_as_bucket_view": "true", "static_graph": "true"}
     options = {"bucket_cap_mb": str(cap_mb), **switches} if cap_mb else {}
-    code = IN_A_PROCESS.format(options=options)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    sizes, view, static = last_line(done).split(";")
+    sizes, view, static = of_rank(BUCKETS, options=options).split(";")
     gradients = [4 * each.numel() for each in network.empty(models.spec("digits-cnn")).parameters()]
     wanted = bucket_bytes(gradients[::-1], cap_mb or 25)
     assert len(wanted) == (3 if cap_mb else 2)
@@ -87,7 +99,6 @@ import sys, torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from scaling.frameworks.pytorch import network
 from scaling.workloads import models
-from scaling.workloads.models import RATES
 torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=16)
 parallel = torch.nn.parallel.DistributedDataParallel(network.build(models.spec(sys.argv[1]), 1))
 sent = []
@@ -100,30 +111,22 @@ parallel.register_comm_hook(None, noting)
 for _ in range(2):
     sent.clear()  # the first step's are not yet in the order of backward
     parallel(torch.ones(2, 3, 64, 64)).sum().backward()
-print(*sent, sep=", ")
+print(*sent)
 """
 
 
 def test_ddp_really_forms_these_buckets_of_a_large_model_among_sixteen() -> None:
     """In torch's process group that is none, by a hook that sees each bucket. Which bucket a gradient at a limit
     goes into, its layer's order of backward decides."""
-    command = [sys.executable, "-W", "error", "-c", AT_SIXTEEN, "resnet50"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
     gradients = [4 * each.numel() for each in network.empty(models.spec("resnet50")).parameters()]
     wanted = bucket_bytes(gradients[::-1], 25)
-    found = [int(size) for size in done.stdout.strip().split(", ")]
+    found = [int(size) for size in in_process(AT_SIXTEEN, "resnet50")[-1].split()]
     assert len(found) == len(wanted) > 2
     assert sum(found) == sum(wanted)
     assert found == pytest.approx(wanted, abs=4 * 2048)
 
 
 BROADCAST = """
-import os, sys, torch
-from scaling.frameworks.pytorch import ddp, ddp_trainer
-from tests.support import ranks
-(task,) = ranks.tasks("torch:gloo", sys.argv[1], 1, model="resnet50", data="synthetic", batch_size=1)
-os.environ.update(ddp.STRATEGY.environ(task, {}))
-trainer = ddp_trainer.connect(task)
 sent, broadcast = [], torch.distributed._broadcast_coalesced
 def noting(group, tensors, size, source):
     sent.append((size, source, [(str(each.dtype), each.numel()) for each in tensors]))
@@ -131,31 +134,19 @@ def noting(group, tensors, size, source):
 torch.distributed._broadcast_coalesced = noting
 trainer.step()
 print(sent)
-sys.stdout.flush()
-os._exit(0)
 """
 
 
 def test_the_exchange_alone_broadcasts_the_buffers_that_ddp_does() -> None:
     """The running means of a model with batch normalisation, before each forward."""
-    told = [
-        subprocess.run([sys.executable, "-c", BROADCAST, kind], capture_output=True, text=True, check=True).stdout
-        for kind in ("exchange", "comm")
-    ]
-    assert told[0] == told[1]
-    assert told[0].count("torch.float32") == 106 and told[0].count("torch.int64") == 53
+    fields = {"model": "resnet50", "data": "synthetic", "batch_size": 1}
+    told, alone = (of_rank(BROADCAST, kind, **fields) for kind in ("exchange", "comm"))
+    assert told == alone
+    assert told.count("torch.float32") == 106 and told.count("torch.int64") == 53
 
-
-# ---------------------------------------------------------------- gradient accumulation
 
 COUNTING = """
-import os, sys
-from scaling.frameworks.pytorch import ddp, ddp_trainer
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from tests.support import ranks
-(task,) = ranks.tasks("torch:gloo", "exchange", 1, options={"accumulate": sys.argv[1]})
-os.environ.update(ddp.STRATEGY.environ(task, {}))
-trainer = ddp_trainer.connect(task)
 sent = []
 def counting(state, bucket):
     sent.append(bucket.index())
@@ -164,20 +155,14 @@ trainer._parallel.register_comm_hook(None, counting)
 for _ in range(3):
     trainer.step()
 print(len(sent), trainer.samples)
-sys.stdout.flush()
-os._exit(0)
 """
 
 
 @pytest.mark.parametrize("parts", ["1", "4"])
 def test_micro_batches_are_exchanged_once_a_step(parts: str) -> None:
-    command = [sys.executable, "-c", COUNTING, parts]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
     # DDP forms its two buckets after the first step.
-    assert last_line(done).split() == ["5", "12"]
+    assert of_rank(COUNTING, options={"accumulate": parts}).split() == ["5", "12"]
 
-
-# ---------------------------------------------------------------- a sharded optimizer
 
 SHARDED = """
 import torch
@@ -200,8 +185,7 @@ for kind in compute.OPTIMIZERS:
 
 def test_every_optimizer_can_be_sharded_and_updates_as_it_does_whole() -> None:
     """AdamW's defaults have one that AdamW does not take: no transformer could be trained so."""
-    done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == [f"{kind} True True" for kind in RATES], done.stderr
+    assert in_process(SHARDED) == [f"{kind} True True" for kind in RATES]
 
 
 # ---------------------------------------------------------------- the process group
@@ -215,7 +199,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         asked.append({"address": address, "port": port, **options})
         return "the store"
 
-    monkeypatch.setattr(store, "open_store", note)
+    monkeypatch.setattr(group, "open_store", note)
     return asked
 
 
@@ -230,30 +214,26 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return asked
 
 
-def stub_rank(name: str) -> Any:
-    return SimpleNamespace(task=one_task(name, "exchange"), device="the device")
-
-
 def test_the_group_times_out_after_the_agents_clocks(stores: list[dict[str, Any]], joined: dict[str, Any]) -> None:
-    rank = stub_rank("torch:gloo")
-    exchange.join(rank, "gloo")
+    task = one_task("torch:gloo", "exchange")
+    group.join(task, torch.device("cpu"))
     timeout = timedelta(seconds=ranks.LIMIT_S + 30)
     assert joined == {
         "backend": "gloo", "timeout": timeout, "device_id": None, "store": "the store", "rank": 0, "world_size": 1,
     }  # fmt: skip
-    assert stores == [{"address": "127.0.0.1", "port": rank.task.ports[0], "hosts": True, "timeout": timeout}]
+    assert stores == [{"address": "127.0.0.1", "port": task.ports[0], "hosts": True, "timeout": timeout}]
 
 
 @pytest.mark.usefixtures("stores")
 def test_nccl_connects_at_once(joined: dict[str, Any]) -> None:
-    exchange.join(stub_rank("torch:nccl"), "nccl")
-    assert (joined["backend"], joined["device_id"]) == ("nccl", "the device")
+    group.join(one_task("torch:nccl", "exchange", device="cuda"), torch.device("cuda", 1))
+    assert (joined["backend"], joined["device_id"]) == ("nccl", torch.device("cuda", 1))
 
 
 def test_a_taken_port_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken:
         task = one_task("torch:gloo", "exchange", ports=(taken.getsockname()[1],))
-        for key, value in ddp.STRATEGY.environ(task, {}).items():
+        for key, value in frameworks.load("torch:gloo").environ(task, {}).items():
             monkeypatch.setenv(key, value)
         with pytest.raises(OSError, match="in use") as caught:
             ddp_trainer.connect(task)

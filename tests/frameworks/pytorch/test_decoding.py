@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ COLOUR, GREY = Images(channels=3, height=20, width=24), Images(channels=1, heigh
 
 @pytest.fixture(autouse=True)
 def without_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torchvision", "torchvision.io", "torchvision.transforms.v2", "simplejpeg"):
+    for name in ("torchvision", "torchvision.io", "torchvision.transforms.v2"):
         monkeypatch.setitem(sys.modules, name, None)
 
 
@@ -36,26 +36,36 @@ def test_by_pillow_where_nothing_else_loads(kind: str) -> None:
         make(b"P6\n4x 4\n255\n")
 
 
-def test_by_simplejpeg_where_it_loads_and_by_pillow_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[bytes, str]] = []
+def test_by_torchvision_and_by_pillow_what_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
 
-    def decode_jpeg(content: bytes, space: str) -> Any:
-        seen.append((content, space))
+    def decode_jpeg(_content: Any, mode: str) -> Any:
+        seen.append(mode)
         if len(seen) > 1:
             raise ValueError("unsupported")
-        return torch.full((30, 40, 3), 7, dtype=torch.uint8).numpy()
+        return torch.full((3, 30, 40), 7, dtype=torch.uint8)
 
-    module: Any = ModuleType("simplejpeg")
-    module.decode_jpeg = decode_jpeg
-    monkeypatch.setitem(sys.modules, "simplejpeg", module)
+    package, io, v2 = (ModuleType(name) for name in ("torchvision", "torchvision.io", "torchvision.transforms.v2"))
+    vars(package).update(__version__="0.9", io=io)
+    vars(io).update(decode_jpeg=decode_jpeg, ImageReadMode=SimpleNamespace(RGB="rgb", GRAY="gray"))
+    vars(v2).update(
+        RandomResizedCrop=lambda size, antialias: lambda x: x[:, : size[0], : size[1]],
+        RandomHorizontalFlip=lambda: None,
+        Compose=lambda made: made[0],
+    )
+    monkeypatch.setattr(torch.ops, "image", SimpleNamespace(decode_jpeg=None), raising=False)
+    for module in (package, io, v2):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     said, make = native_feed.picture_maker(COLOUR)
-    assert said == "simplejpeg decodes, torch crops"
+    assert said == "torchvision 0.9 decodes and crops"
     jpeg = picture(200, side=90, kind="JPEG")
     shown = make(jpeg)
     assert tuple(shown.shape) == (3, 20, 24) and set(shown.unique().tolist()) == {7}
     assert make(jpeg)[0].max() > 190
     assert make(picture(200))[0].max() > 190
-    assert seen == [(jpeg, "RGB"), (jpeg, "RGB")]
+    assert seen == ["rgb", "rgb"]
 
 
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (30, 400), (400, 30), (1, 1)])

@@ -6,7 +6,7 @@ It shows the order alone: what each call does on a GPU, it cannot.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,12 +14,15 @@ import torch
 from msgspec.structs import replace
 from torch import distributed
 
-from scaling.frameworks.pytorch import ddp_trainer, device_rates, store
+from scaling.frameworks.pytorch import ddp_trainer, device_rates, group
+from scaling.frameworks.pytorch.device_rates import by_clock
 from scaling.frameworks.pytorch.loop import Training
+from scaling.hosts import proc
 from scaling.records.events import Event
 from scaling.records.point import Kind
 from scaling.records.task import AskedDeviceRates, Command, DeviceRates, Finish, Inspect, Rest, Run
 from scaling.worker import run_task
+from tests.support.inline_child import Clock
 from tests.support.points import changed
 from tests.support.ranks import one_task
 
@@ -38,9 +41,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    for name, answer in (("set_device", None), ("synchronize", None), ("max_memory_allocated", PEAK_BYTES)):
-        monkeypatch.setattr(torch.cuda, name, note(name, answer))
-    monkeypatch.setattr(torch.cuda, "empty_cache", note("empty_cache"))
+    for name in ("set_device", "synchronize", "max_memory_allocated", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, note(name, PEAK_BYTES))
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: Mark(noted))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
@@ -169,7 +171,7 @@ def test_nccl_connects_on_the_rank_s_own_device_before_it_is_ready(
     for name in ("init_process_group", "destroy_process_group"):
         monkeypatch.setattr(distributed, name, note(name))
     monkeypatch.setattr(ddp_trainer, "DistributedDataParallel", note("DistributedDataParallel"))
-    monkeypatch.setattr(store, "open_store", lambda *_, **__: None)
+    monkeypatch.setattr(group, "open_store", lambda *_, **__: None)
     work(calls, Run(windows=1, steps=1, measured=True), strategy="torch:nccl", kind="exchange")
     once = ["set_device", "init_process_group", "DistributedDataParallel", "Ready"]
     assert [call for call in calls if call in once] == once
@@ -242,3 +244,45 @@ def test_rates_before_a_failure_are_kept(probe: device_rates.Probe, monkeypatch:
     told = probe.rates()
     assert told.matrix_flops_per_s and (told.copy_bytes_per_s, told.samples_per_s) == (None, None)
     assert told.error == "OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"
+
+
+# ---------------------------------------------------------------- rates of CPUs, on a scripted clock
+
+Script = Callable[[Sequence[tuple[float, float]], float], list[float]]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Times repeats that take (seconds, of which the thread waits) in turn, with a budget."""
+    clock, waited_s = Clock(), 0.0
+    monkeypatch.setattr(device_rates, "perf_counter", clock)
+    monkeypatch.setattr(proc, "queued_s", lambda: waited_s)
+
+    def call(script: Sequence[tuple[float, float]], budget_s: float) -> list[float]:
+        repeats = iter(script)
+
+        def work() -> None:
+            nonlocal waited_s
+            seconds, queued_s = next(repeats)
+            clock.sleep(seconds)
+            waited_s += queued_s
+
+        return by_clock(work, budget_s)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("script", "budget_s", "times_s"),
+    [
+        ([(1.0, 0.0), (3.0, 2.0), (2.5, 0.5), (1.0, 0.0)], 4.5, [1.0, 1.0, 2.0, 1.0]),
+        ([(1.0, 0.0)] * 9, 3.0, [1.0] * 3),
+        ([(2.0, 1.0)] * 9, 3.0, [1.0] * 3),  # on crowded cores it takes longer
+        ([(3.0, 3.0)] * 9, 3.0, [0.0] * device_rates.CROWDED),  # repeats that only wait end in time
+        ([(100.0, 0.0)], 0.1, [100.0]),
+    ],
+)
+def test_waiting_for_other_programs_does_not_count(
+    timed: Script, script: Sequence[tuple[float, float]], budget_s: float, times_s: list[float]
+) -> None:
+    assert timed(script, budget_s) == pytest.approx(times_s)

@@ -61,9 +61,10 @@ AGAINST = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 import torch
-from scaling.frameworks.pytorch import libraries, network
+from scaling.frameworks.pytorch import network
 from scaling.workloads import models
-torchvision = libraries.torchvision()
+from tests.support import networks
+torchvision = networks.torchvision()
 for name in sys.argv[1:]:
     spec = models.spec(name)
     extra = {"aux_logits": False, "init_weights": False} if name in ("googlenet-bn", "inception_v3") else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,7 +15,6 @@ import torch
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.frameworks.abilities import Evaluating
 from scaling.frameworks.pytorch import network
 from scaling.frameworks.pytorch.loop import Training
 from scaling.records.events import Evaluated, Event
@@ -25,17 +25,13 @@ from scaling.worker.training import Learner
 from scaling.workloads import models
 from tests.support.points import TASK, changed
 
+ROOT = Path(__file__).parents[3]
 REGIME = Regime(epochs=3, seed=0, rate=0.006, base_rate=0.0015, base_batch=16)
 
 
 def task(regime: Regime = REGIME, **fields: Any) -> Task:
-    own: dict[str, Any] = {
-        "strategy": "torch:plain",
-        "kind": "train",
-        "image_size": 16,
-        "batch_size": 64,
-        "regime": regime,
-    }
+    own: dict[str, Any] = {"strategy": "torch:plain", "kind": "train", "image_size": 16, "batch_size": 64}
+    own["regime"] = regime
     return replace(TASK, point=changed(TASK.point, **{**own, **fields}), seed=regime.seed, threads=1)
 
 
@@ -51,7 +47,6 @@ def top1(of: Task, epochs: int) -> list[float]:
 
 def test_evaluation_changes_nothing_that_is_trained() -> None:
     trainer = Training(task(model="vit-tiny", batch_size=8))
-    assert isinstance(trainer, Evaluating)
     trainer.step()
     before, samples = trainer.digest(), trainer.samples
     shown = np.random.default_rng(0).standard_normal((5, 1, 16, 16)).astype(np.float32)
@@ -82,9 +77,10 @@ TORCHVISION = """
 import torch
 from msgspec.structs import replace
 from scaling.errors import UsageError
-from scaling.frameworks.pytorch import libraries, network
+from scaling.frameworks.pytorch import network
 from scaling.workloads import models, weights
-theirs = libraries.torchvision().models.googlenet(aux_logits=True, init_weights=False)
+from tests.support import networks
+theirs = networks.torchvision().models.googlenet(aux_logits=True, init_weights=False)
 for buffer in theirs.buffers():
     if buffer.is_floating_point():
         buffer.uniform_(0.5, 1.5)
@@ -102,8 +98,8 @@ def test_a_state_dict_of_torchvision_s_is_read_whole(tmp_path: Path) -> None:
     """In a process of its own: torchvision warns as it likes."""
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    command = [sys.executable, "-c", TORCHVISION]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command, environ = [sys.executable, "-c", TORCHVISION], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     difference, norms = map(float, done.stdout.split())
     assert difference < 1e-6

@@ -161,8 +161,12 @@ def test_a_process_that_is_over_is_not_started() -> None:
     ("line", "release"),
     [("cuda: Optional[str] = '13.0'", "13.0"), ("cuda: Optional[str] = None", ""), ("cuda = '11.7'", "11.7")],
 )
-def test_the_cuda_of_torch_is_read_from_its_files(tmp_path: Path, line: str, release: str) -> None:
+def test_the_cuda_of_torch_is_read_from_its_files(
+    tmp_path: Path, line: str, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installed, "folder", lambda: tmp_path)
     file = tmp_path / "version.py"
     file.write_text(f"__version__ = '2.13.0'\ndebug = False\n{line}\nhip: Optional[str] = None\n")
-    assert installed.cuda_of(file) == release
-    assert installed.cuda_of(tmp_path / "none.py") == ""
+    assert installed.cuda() == release
+    file.unlink()
+    assert installed.cuda() == ""

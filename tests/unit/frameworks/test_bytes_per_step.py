@@ -9,14 +9,13 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.frameworks import network_env
-from scaling.frameworks.base import Option, Strategy
 from scaling.records.crossing import Bounds, bytes_per_step, nccl_bounds
 from scaling.records.network import ALONE, NcclChoice
 from scaling.records.point import Device
 from scaling.records.task import Server, Task
 from tests.support.points import make_point
 
-# What strategies say of the bytes that a step sends between nodes.
+# What strategies say of the bytes that a step sends between nodes; of all strategies: tests/golden/strategies.txt.
 
 S = 1000
 HOSTS = ("a", "a", "b", "b")
@@ -28,9 +27,6 @@ SMALLER: dict[str, tuple[str, float, float]] = {
     1), "mxnet:dist_sync": ("2bit", 1 / 16, 1), "mxnet:dist_device_sync": ("2bit", 1 / 16, 1), "mxnet:dist_async":
     ("2bit", 1 / 16, 1),
 }  # fmt: skip
-NCCL = ("torch:nccl", "tensorflow:nccl")
-# Of gathers and scatters too: pytorch/test_plain.py.
-SHARDED = ("torch:fsdp2", "jax:fsdp")
 
 
 def task(strategy: str, device: Device = "cpu", **options: str) -> Task:
@@ -49,15 +45,6 @@ def task(strategy: str, device: Device = "cpu", **options: str) -> Task:
 
 def said(strategy: str, **options: str) -> Bounds | None:
     return frameworks.load(strategy).bytes_per_step(task(strategy, "cpu", **options), S)
-
-
-@pytest.mark.parametrize("name", sorted(set(frameworks.NAMES) - {*NCCL, *SHARDED}))
-def test_by_its_pattern_and_of_a_rank_where_ranks_do_not_wait_for_each_other(name: str) -> None:
-    traits = frameworks.load(name).traits(name)
-    across = {"ring": 2 * 2 * 3 / 4 * S, "servers": 2 * 4 * S / 2, "inside": 0.0}[traits.pattern]
-    if not traits.synchronous:
-        across /= 4
-    assert said(name) == (across, across)
 
 
 @pytest.mark.parametrize("name", SMALLER)
@@ -79,14 +66,6 @@ def test_what_is_half_precision_already_is_not_made_smaller() -> None:
 
 def test_every_option_for_smaller_gradients_is_in_this_test() -> None:
     assert {name for name in frameworks.NAMES if "compression" in frameworks.load(name).options} == set(SMALLER)
-
-
-@pytest.mark.parametrize("name", [*NCCL, "torch:horovod", "tensorflow:horovod", "mxnet:horovod"])
-def test_on_gpus_nccl_chooses_between_trees_and_rings(name: str) -> None:
-    """Two nodes: 2 S where a network reduces or over a tree, 3 S in a ring of four ranks."""
-    asked = task(name, "cuda")
-    for hosts in (HOSTS, ("a", "b", "a", "b")):
-        assert frameworks.load(name).bytes_per_step(replace(asked, hosts=hosts), S) == (2 * S, 3 * S)
 
 
 @pytest.mark.parametrize(
@@ -124,29 +103,6 @@ def test_jaxs_shards_are_gathered_in_a_ring(name: str, hosts: tuple[str, ...], l
     assert frameworks.load(name).bytes_per_step(asked, S) == (least * S, most * S)
 
 
-class Halving(Strategy):
-    """From outside: its gradients travel in half precision where `wire` says so."""
-
-    names = ("my.own:halving",)
-    options = {"wire": Option(type=str, default="fp32", help="how gradients travel")}
-
-    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        whole = super().bytes_per_step(task, gradient_bytes)
-        assert whole is not None
-        least = {"fp16": 0.5, "auto": 0.5}.get(task.point.options.get("wire", "fp32"), 1.0)
-        most = 0.5 if task.point.options.get("wire") == "fp16" else 1.0
-        return whole[0] * least, whole[1] * most
-
-
-def test_a_strategy_from_outside_says_its_own() -> None:
-    asked = task("fake:a")
-    bounds = {
-        wire: Halving().bytes_per_step(replace(asked, point=replace(asked.point, options={"wire": wire})), S)
-        for wire in ("fp32", "fp16", "auto")
-    }
-    assert bounds == {"fp32": (3000, 3000), "fp16": (1500, 1500), "auto": (1500, 3000)}
-
-
 def test_without_ranks_servers_or_a_pattern_nothing_is_known() -> None:
     assert bytes_per_step("ring", S, (), ()) is None
     assert bytes_per_step("servers", S, HOSTS, ()) is None
@@ -156,18 +112,6 @@ def test_without_ranks_servers_or_a_pattern_nothing_is_known() -> None:
 # What is read out of NCCL's log: real lines (nccl_logs/ says whose), and lines as its source prints them.
 
 LOGS = Path(__file__).parent / "nccl_logs"
-
-
-def told(name: str) -> NcclChoice:
-    found = network_env.parse_nccl_log((LOGS / f"{name}.log").read_text().splitlines())
-    assert found is not None
-    return found
-
-
-def parsed(*lines: str) -> NcclChoice:
-    found = network_env.parse_nccl_log([f"node1:77:77 [0] NCCL INFO {line}" for line in lines])
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize(
@@ -200,7 +144,7 @@ def parsed(*lines: str) -> NcclChoice:
     ],
 )
 def test_what_real_logs_tell(name: str, expected: NcclChoice) -> None:
-    assert told(name) == expected
+    assert network_env.parse_nccl_log((LOGS / f"{name}.log").read_text().splitlines()) == expected
 
 
 def test_every_log_says_whose_it_is() -> None:
@@ -208,58 +152,43 @@ def test_every_log_says_whose_it_is() -> None:
     assert [path.name for path in LOGS.glob("*.log") if path.name not in readme] == []
 
 
-def test_cards_are_those_that_connections_take() -> None:
-    listed = "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [RO]; OOB ib0:10.0.0.1<0>"
-    sends = "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/1/GDRDMA"
-    assert parsed(listed, "Using network IB").cards == ("mlx5_0", "mlx5_1", "mlx5_2")
-    assert parsed(listed, "Using network IB", sends).cards == ("mlx5_1",)
+IB, SENDS = "NET/IB : Using {}", "Channel 00/0 : 0[0] -> 8[0] [send] via NET/"
+THREE = IB.format("[0]mlx5_0:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [RO]; OOB ib0:10.0.0.1<0>")
+EFA = "AWS Libfabric"
+LINES: list[tuple[tuple[str, ...], NcclChoice]] = [
+    # Cards are those that connections take.
+    ((THREE, "Using network IB"), NcclChoice(network="IB", cards=("mlx5_0", "mlx5_1", "mlx5_2"))),
+    ((THREE, "Using network IB", f"{SENDS}IB/1/GDRDMA"),
+     NcclChoice(network="IB", cards=("mlx5_1",), transports={"NET/IB": 1}, gpu_direct=1)),
+    # A card made of two has both names (net_ib.cc since 2.24): ports that are merged follow the single ones.
+    ((IB.format("[0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"),
+      "NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=400000 ndevs=2", "Using network IB",
+      f"{SENDS}IB/2/GDRDMA"),
+     NcclChoice(network="IB", cards=("mlx5_0+mlx5_1",), transports={"NET/IB": 1}, gpu_direct=1)),
+    # All ways of GPUDirect (net.cc): in parentheses the rank that sends for it (PXN), or through PCI where the
+    # card is C2C's. One that goes through the host does not count.
+    *(((f"{SENDS}IB/1{way}",), NcclChoice(transports={"NET/IB": 1}, gpu_direct=way != "/Shared"))
+      for way in ("/GDRDMA", "/GDRDMA(PCI)", "(3)/GDRDMA", "(3)/GDRDMA/Shared", "/Shared")),
+    # Plugins have names with blanks.
+    (("NET/OFI Selected provider is efa, fabric is efa (found 4 nics)", f"Using network {EFA}",
+      f"{SENDS}{EFA}/0/GDRDMA"),
+     NcclChoice(network=EFA, provider="efa", transports={f"NET/{EFA}": 1}, gpu_direct=1)),
+    # An algorithm of a newer release keeps its number.
+    (("4096 Bytes -> Algo 9 proto 2 time 1.0",), NcclChoice(algorithms={"9 simple": 4096})),
+]  # fmt: skip
 
 
-def test_a_card_made_of_two_has_both_names() -> None:
-    """net_ib.cc since 2.24: ports that are merged follow the single ones."""
-    found = parsed(
-        "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
-        "NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=400000 ndevs=2",
-        "Using network IB",
-        "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/2/GDRDMA",
-    )
-    assert found.cards == ("mlx5_0+mlx5_1",)
+@pytest.mark.parametrize(("lines", "expected"), LINES)
+def test_what_lines_tell(lines: tuple[str, ...], expected: NcclChoice) -> None:
+    found = network_env.parse_nccl_log([f"node1:77:77 [0] NCCL INFO {line}" for line in lines])
+    assert found == expected
 
 
-@pytest.mark.parametrize("way", ["/GDRDMA", "/GDRDMA(PCI)", "(3)/GDRDMA", "(3)/GDRDMA/Shared"])
-def test_all_ways_of_gpu_direct_count(way: str) -> None:
-    """net.cc: in parentheses the rank that sends for it (PXN), or through PCI where the card is C2C's."""
-    found = parsed(f"Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/1{way}")
-    assert (found.transports, found.gpu_direct) == ({"NET/IB": 1}, 1)
-
-
-def test_one_that_goes_through_the_host_does_not() -> None:
-    assert parsed("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/1/Shared").gpu_direct == 0
-
-
-def test_plugins_have_names_with_blanks() -> None:
-    found = parsed(
-        "NET/OFI Selected provider is efa, fabric is efa (found 4 nics)",
-        "Using network AWS Libfabric",
-        "Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA",
-    )
-    assert (found.network, found.provider, found.transports, found.gpu_direct) == (
-        "AWS Libfabric", "efa", {"NET/AWS Libfabric": 1}, 1,
-    )  # fmt: skip
-
-
-def test_the_first_warnings_are_kept() -> None:
+def test_the_first_warnings_are_kept_and_lines_of_others_tell_nothing() -> None:
     text = "NET/IB : Got completion from peer 10.0.0.2<55921> with status=12 opcode=1 len=0 vendor err 129 (Send)"
     found = network_env.parse_nccl_log([f"node1:77:99 [0] net_ib.cc:2121 NCCL WARN {text}"] * 5)
     assert found is not None and found.warnings == (text,)
-
-
-def test_lines_of_others_tell_nothing() -> None:
     assert network_env.parse_nccl_log(["[rank0]: Traceback", "via SHM/direct", ""]) is None
-
-
-def test_an_algorithm_of_a_newer_release_keeps_its_number() -> None:
-    assert parsed("4096 Bytes -> Algo 9 proto 2 time 1.0").algorithms == {"9 simple": 4096}
 
 
 # ---------------------------------------------------------------- the file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 from importlib import metadata
@@ -12,23 +13,20 @@ import pytest
 
 from scaling import frameworks
 from scaling.frameworks.horovod import strategy as hvd
-from scaling.frameworks.jax import strategies as jax_plain
-from scaling.frameworks.mx import strategies as mx_plain
-from scaling.frameworks.pytorch import installed as torch_installed
-from scaling.frameworks.pytorch import plain
-from scaling.frameworks.pytorch import plain as torch_plain
+from scaling.frameworks.jax import strategies as jax_strategies
+from scaling.frameworks.mx import strategies as mx_strategies
+from scaling.frameworks.pytorch import installed as torch_build
 from scaling.frameworks.tf import strategies as tf_build
-from scaling.frameworks.tf import strategies as tf_plain
 from scaling.hosts import gpus
 from scaling.hosts.gpus import Found
 from scaling.records.host import Gpu
 from scaling.records.point import Device
 
 MODULES = {
-    "torch": (torch_plain, torch_installed),
-    "tensorflow": (tf_plain, tf_build),
-    "mxnet": (mx_plain,),
-    "horovod": (hvd,),
+    "torch": torch_build,
+    "tensorflow": tf_build,
+    "mxnet": mx_strategies,
+    "horovod": hvd,
 }
 # As version.py of PyTorch's wheels and build_info.py of TensorFlow's have it.
 TORCH_VERSION = "from typing import Optional\n\n__version__ = {!r}\ndebug = False\ncuda: Optional[str] = {!r}\n"
@@ -55,17 +53,6 @@ TORCH_ARCHS = {
     "2.13.0+cu132": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120",
     "2.14.1+cu130": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
 }
-# How torch/cuda lists its wheels: not at all up to 2.8, by CUDA alone up to 2.12, and by machine after that.
-TORCH_TABLES = {
-    "2.8": "import torch\n",
-    "2.11": 'PYTORCH_RELEASES_CODE_CC: dict[str, set[int]] = {\n    "13.0": {75, 80, 86, 90, 100, 110, 120},\n}\n',
-    "2.13": (
-        "PYTORCH_RELEASES_CODE_CC: dict[str, dict[str, set[int]]] = {\n"
-        '    "13.0": {\n        "x86_64": {75, 80, 86, 90, 100, 120},\n    },\n}\n'
-    ),
-    "to come": "PYTORCH_RELEASES_CODE_CC = {\n    **others()\n}\n",
-}
-
 P100 = ("Tesla P100-PCIE-16GB", (6, 0))
 V100 = ("Tesla V100-PCIE-32GB", (7, 0))
 T4 = ("Tesla T4", (7, 5))
@@ -113,18 +100,15 @@ class Builds:
         place = self.folder / name
         place.mkdir(exist_ok=True)
         spec = ModuleSpec(name, None, origin=str(place / "__init__.py"))
-        for module in MODULES[name]:
-            self._monkeypatch.setattr(module, "find_spec", lambda _: spec)
+        self._monkeypatch.setattr(MODULES[name], "find_spec", lambda _: spec)
         return place
 
-    def torch(self, cuda: str | None, version: str = "2.13.0", archs: str = "", table: str = "") -> None:
-        """A PyTorch for this CUDA. Its library has these architectures, and torch/cuda this table."""
+    def torch(self, cuda: str | None, version: str = "2.13.0", archs: str = "") -> None:
+        """A PyTorch for this CUDA. Its library has these architectures."""
         self._versions["torch"] = version
         place = self._package("torch")
         (place / "version.py").write_text(TORCH_VERSION.format(version, cuda))
-        for folder in ("cuda", "lib"):
-            (place / folder).mkdir(exist_ok=True)
-        (place / "cuda/__init__.py").write_text(table)
+        (place / "lib").mkdir(exist_ok=True)
         # As in 2.9.1: a string without an end stands before it.
         content = b"\x7fELF\0sm_90 is no flag\0sm_90\0std::string ipc_h" + archs.encode() + b"\0get_arch_list\0"
         (place / "lib/libtorch_python.so").write_bytes(content)
@@ -167,12 +151,7 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
         ("2.13.0+cu130", H100, (13, 0), None),
         ("2.13.0+cu130", GB10, (13, 0), None),
         ("2.13.0+cu130", T4, (13, 1), None),
-        (
-            "2.13.0+cu130",
-            H100,
-            (12, 4),
-            "is built for CUDA 13.0, and driver 550.54 has CUDA up to 12.4: {12}",
-        ),
+        ("2.13.0+cu130", H100, (12, 4), "for CUDA 13.0, and driver 550.54 has CUDA up to 12.4: {12}"),
         ("2.13.0+cu130", V100, (13, 0), "none for Tesla V100-PCIE-32GB (7.0): {12}"),
         ("2.14.1+cu130", P100, (13, 0), "none for Tesla P100-PCIE-16GB (6.0): {12}"),
         ("2.14.1+cu130", NEXT, (13, 0), "none for NVIDIA Next (14.0): {13}"),
@@ -185,12 +164,7 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
         ("2.9.1+cu128", V100, (12, 8), None),
         ("2.9.1+cu128", P100, (12, 8), "none for Tesla P100-PCIE-16GB (6.0): {12}"),
         ("2.12.0+cu128", V100, (12, 8), "none for Tesla V100-PCIE-32GB (7.0): {12}"),
-        (
-            "2.13.0+cu126",
-            A100,
-            (11, 8),
-            "driver 550.54 has CUDA up to 11.8: {12}, or a driver of 525 or newer",
-        ),
+        ("2.13.0+cu126", A100, (11, 8), "has CUDA up to 11.8: {12}, or a driver of 525 or newer"),
         ("2.3.1+cu118", V100, (11, 4), None),
         ("2.3.1+cu118", B200, (12, 8), None),  # compiles PTX anew
         ("2.13.0+cpu", H100, (13, 0), "torch 2.13.0+cpu is built without CUDA: {13}"),
@@ -202,47 +176,36 @@ def test_torch(builds: Builds, release: str, model: Model, driver: tuple[int, in
     digits = release.partition("+cu")[2]
     builds.torch(f"{digits[:2]}.{digits[2:]}" if digits else None, release, TORCH_ARCHS.get(release, ""))
     builds.hold(found(model, cuda=driver, driver="550.54"))
-    reasons = {missing(name, "cuda") for name in TORCH}
-    (reason,) = reasons
-    if said is None:
-        assert reason is None
-    else:
-        mends = {"12": "./launch/install --cuda 12 torch", "13": "./launch/install --cuda 13 torch"}
-        assert reason is not None and said.replace("{12}", mends["12"]).replace("{13}", mends["13"]) in reason
+    (reason,) = {missing(name, "cuda") for name in TORCH}
+    told = re.sub(r"\{(1[23])\}", r"./launch/install --cuda \1 torch", said or "")
+    assert (reason is None) if said is None else told in (reason or "")
     assert missing("torch:gloo", "cpu") is None, "on CPUs any build will do"
 
 
-@pytest.mark.parametrize("table", TORCH_TABLES.values(), ids=TORCH_TABLES)
-@pytest.mark.parametrize("archs", ["", TORCH_ARCHS["2.14.1+cu130"]], ids=["unknown", "known"])
-def test_a_healthy_gpu_is_taken_whatever_torch_lists(builds: Builds, archs: str, table: str) -> None:
-    builds.torch("13.0", archs=archs, table=table)
+def test_a_torch_that_names_no_architecture_is_taken(builds: Builds) -> None:
+    builds.torch("13.0")
     builds.hold(found(H100))
     assert missing("torch:nccl", "cuda") is None
-
-
-def test_a_torch_without_its_library_is_taken(builds: Builds) -> None:
-    builds.torch("13.0")
     (builds.folder / "torch/lib/libtorch_python.so").unlink()
-    builds.hold(found(V100))
     assert missing("torch:nccl", "cuda") is None
 
 
 @pytest.mark.parametrize(
-    ("release", "has"),
-    [("2.5.1+cu124", False), ("2.6.0", False), ("2.8.0", False), ("2.9.1", True), ("2.11.0a0+nv26.2", True)],
+    ("device", "release", "needs"),
+    [
+        ("cpu", "2.5.1+cu124", "CPUs needs torch 2.9"),
+        ("cpu", "2.8.0", "CPUs needs torch 2.9"),  # sums the gradients
+        ("cpu", "2.9.1", None),
+        ("cpu", "2.11.0a0+nv26.2", None),
+        ("cuda", "2.6.0", None),
+        ("cuda", "2.5.1+cu124", "GPUs needs torch 2.6"),
+    ],
 )
-def test_fully_shard_averages_on_cpus_since_2_9(builds: Builds, release: str, *, has: bool) -> None:
-    builds.torch(None, release)
-    assert (missing("torch:fsdp2", "cpu") is None) is has
-
-
-def test_fully_shard_came_with_2_6(builds: Builds) -> None:
-    builds.torch("12.6", "2.6.0")
+def test_fully_shard_needs_a_newer_torch(builds: Builds, device: Device, release: str, needs: str | None) -> None:
+    builds.torch("12.6", release)
     builds.hold(found(V100))
-    assert missing("torch:fsdp2", "cuda") is None
-    builds.torch("12.4", "2.5.1+cu124")
-    reason = missing("torch:fsdp2", "cuda")
-    assert reason is not None and reason.startswith("fully_shard on GPUs needs torch 2.6, not 2.5.1+cu124: ")
+    reason = missing("torch:fsdp2", device)
+    assert (reason or "").startswith(f"fully_shard on {needs}, not {release}: ") if needs else reason is None
 
 
 @pytest.mark.parametrize(
@@ -262,20 +225,16 @@ def test_a_mend_that_would_not_help_is_not_named(
 
 
 def test_no_mend_is_worked_out_where_nothing_is_broken(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "_mend", lambda: pytest.fail("worked out"))
+    monkeypatch.setattr(torch_build, "_mend", lambda: pytest.fail("worked out"))
     builds.torch("13.0", archs=TORCH_ARCHS["2.13.0+cu130"])
     builds.hold(found(H100))
-    assert plain.unfit() is None
+    assert torch_build.unfit() is None
 
 
-def test_a_driver_that_says_nothing_of_cuda_is_believed(builds: Builds) -> None:
-    builds.torch("13.0")
+def test_a_driver_that_says_nothing_is_believed_and_one_gpu_of_several_is_found(builds: Builds) -> None:
+    builds.torch("13.0", archs=TORCH_ARCHS["2.13.0+cu130"])
     builds.hold(found(H100, cuda=None))
     assert missing("torch:nccl", "cuda") is None
-
-
-def test_one_gpu_of_several_that_it_does_not_run_on(builds: Builds) -> None:
-    builds.torch("13.0", archs=TORCH_ARCHS["2.13.0+cu130"])
     builds.hold(found(A100, V100))
     assert "none for Tesla V100" in (missing("torch:gloo", "cuda") or "")
 
@@ -367,15 +326,15 @@ def test_the_distribution_is_named(builds: Builds, name: str) -> None:
 
 
 def test_a_jax_without_shard_map_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax_plain, "find_spec", lambda _: ModuleSpec("jax", None, origin="jax/__init__.py"))
-    monkeypatch.setattr(jax_plain, "release", lambda: "0.4.38")
+    monkeypatch.setattr(jax_strategies, "find_spec", lambda _: ModuleSpec("jax", None, origin="jax/__init__.py"))
+    monkeypatch.setattr(jax_strategies, "release", lambda: "0.4.38")
     why = "jax 0.4.38 has no jax.shard_map, which came with 0.6: ./launch/install jax"
     assert missing("jax:psum", "cpu") == why
 
 
 def test_a_jax_for_cpus_alone_is_told_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = ModuleSpec("jax", None, origin="jax/__init__.py")
-    monkeypatch.setattr(jax_plain, "find_spec", lambda name: spec if name == "jax" else None)
-    monkeypatch.setattr(jax_plain, "release", lambda: "0.12.0")
+    monkeypatch.setattr(jax_strategies, "find_spec", lambda name: spec if name == "jax" else None)
+    monkeypatch.setattr(jax_strategies, "release", lambda: "0.12.0")
     monkeypatch.setattr(gpus, "none_here", lambda _: None)
     assert missing("jax:fsdp", "cuda") == "jax 0.12.0 has no plugin for CUDA: ./launch/install jax-cuda"

@@ -74,31 +74,21 @@ def test_on_one_host_nccl_keeps_its_own_ways(name: str) -> None:
 # ---------------------------------------------------------------- what NCCL writes down
 
 
-def logged(of: Task) -> dict[str, str]:
-    found = frameworks.load(of.point.strategy).environ(of, {})
-    return {key: value for key, value in found.items() if key.startswith("NCCL_DEBUG")}
+def logged(of: Task, **changes: Any) -> dict[str, str]:
+    task = replace(of, point=replace(of.point, **changes))
+    found = frameworks.load(of.point.strategy).environ(task, {})
+    return {key.removeprefix("NCCL_DEBUG"): value for key, value in found.items() if key.startswith("NCCL_DEBUG")}
 
 
 @pytest.mark.parametrize("name", [*OVER_NCCL, "mxnet:nccl"])
 def test_on_gpus_nccl_writes_down_what_it_chose_beside_the_log(name: str) -> None:
+    """A line for each collective costs the step in which it is written: in one round of comm, in no efficiency."""
     task = replace(on(name, VERBS, "cuda"), log="/runs/100%/logs/0001-a.1.log")
-    assert logged(task) == {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,ENV",
-        "NCCL_DEBUG_FILE": "/runs/100%%/logs/0001-a.1.log.nccl.%p",
-    }
-    assert logged(on(name, VERBS)) == {}
-    assert logged(replace(task, log="")) == {}
-
-
-@pytest.mark.parametrize("name", [*OVER_NCCL, "mxnet:nccl"])
-def test_a_line_for_each_collective_is_written_in_one_round_of_comm_alone(name: str) -> None:
-    """It costs the step in which it is written, and comm is in no efficiency."""
-    task = on(name, VERBS, "cuda")
-    comm = replace(task.point, kind="comm")
-    found = [logged(replace(task, point=point)) for point in (comm, replace(comm, round=1))]
-    assert [one["NCCL_DEBUG_SUBSYS"].endswith(",TUNING") for one in found] == [True, False]
-    assert logged(replace(task, point=replace(task.point, kind="solo"))) == {}
+    usual = {"": "INFO", "_SUBSYS": "INIT,GRAPH,NET,ENV", "_FILE": "/runs/100%%/logs/0001-a.1.log.nccl.%p"}
+    assert logged(task) == logged(task, kind="comm", round=1) == usual
+    assert logged(task, kind="comm") == {**usual, "_SUBSYS": "INIT,GRAPH,NET,ENV,TUNING"}
+    nothing = (logged(on(name, VERBS)), logged(replace(task, log="")), logged(task, kind="solo"))
+    assert nothing == ({}, {}, {})
 
 
 # ---------------------------------------------------------------- from machines to the environment
@@ -179,12 +169,25 @@ def test_every_strategy_on_every_kind_of_network(name: str, case: Case) -> None:
 
 # Which environment variables runs record, and which children get.
 
-PLACING = ("OMP_THREAD_LIMIT", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME")
 DEBUG = "TORCH_DISTRIBUTED_DEBUG"
-ADDRESSING = ("DMLC_LOCAL", "DMLC_PS_VAN_TYPE", "DMLC_ROLE", "PORT")
+KEPT = ("OMP_SCHEDULE", "PORTS", "MY_PORT", "XDMLC_ROLE")
+DROPPED = (
+    "OMP_THREAD_LIMIT", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME",
+    "DMLC_LOCAL", "DMLC_PS_VAN_TYPE", "DMLC_ROLE", "PORT",
+)  # fmt: skip
+RECORDED = (
+    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_VERBOSE", "TF_ENABLE_ONEDNN_OPTS", "HOROVOD_AUTOTUNE",
+    "TORCH_NCCL_BLOCKING_WAIT", "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "XLA_FLAGS",
+    "LD_PRELOAD", "MALLOC_ARENA_MAX", "MXNET_ENGINE_TYPE", "GLOO_X", "UCX_TLS", "PYTORCH_CUDA_ALLOC_CONF",
+    "KERAS_BACKEND", "MKL_CBWR",
+)  # fmt: skip
+SECRETS_AND_PLACES = (
+    "KERAS_API_KEY", "TF_TOKEN", "TF_VAR_x", "NCCL_my_password", "HOROVOD_SECRET_KEY", "NCCL_PASSWORD", "UCX_AUTH",
+    "MXNET_CREDENTIALS", "CUDA_HOME", "NCCL_VERSION", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_CONFIG",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*PLACING, *ADDRESSING])
+@pytest.mark.parametrize("name", DROPPED)
 def test_what_breaks_workers_is_dropped_and_said(name: str) -> None:
     environ = {name: "1", "HOME": "/h", "OMP_WAIT_POLICY": "active"}
     assert variables.for_children(environ) == {"HOME": "/h", "OMP_WAIT_POLICY": "active"}
@@ -193,49 +196,23 @@ def test_what_breaks_workers_is_dropped_and_said(name: str) -> None:
     assert variables.recorded(environ) == {"OMP_WAIT_POLICY": "active"}
 
 
-@pytest.mark.parametrize("name", ["OMP_SCHEDULE", "PORTS", "MY_PORT", "XDMLC_ROLE"])
-def test_other_variables_stay(name: str) -> None:
-    assert variables.for_children({name: "1"}) == {name: "1"}
-    assert variables.changed({name: "1"}) == ()
+def test_other_variables_stay_and_a_dropped_secret_is_not_said() -> None:
+    assert variables.for_children(dict.fromkeys(KEPT, "1")) == dict.fromkeys(KEPT, "1")
+    assert variables.changed({**dict.fromkeys(KEPT, "1"), "DMLC_TOKEN": "x"}) == ()
 
 
-def test_a_debug_level_that_ends_torch_is_lowered_and_said() -> None:
-    for level in ("DETAIL", "detail"):
-        environ = {DEBUG: level}
-        assert variables.for_children(environ) == variables.recorded(environ) == {DEBUG: "INFO"}
-        assert variables.changed(environ)[0].startswith(f"{DEBUG}={level} (INFO for workers")
-    for level in ("INFO", "OFF"):
-        assert variables.for_children({DEBUG: level}) == {DEBUG: level}
-        assert variables.changed({DEBUG: level}) == ()
+@pytest.mark.parametrize("level", ["DETAIL", "detail", "INFO", "OFF"])
+def test_a_debug_level_that_ends_torch_is_lowered_and_said(level: str) -> None:
+    ends = level.upper() == "DETAIL"
+    environ, lowered = {DEBUG: level}, {DEBUG: "INFO" if ends else level}
+    assert variables.for_children(environ) == variables.recorded(environ) == lowered
+    said = variables.changed(environ)
+    assert said[0].startswith(f"{DEBUG}={level} (INFO for workers") if ends else said == ()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_VERBOSE", "TF_ENABLE_ONEDNN_OPTS", "HOROVOD_AUTOTUNE",
-        "TORCH_NCCL_BLOCKING_WAIT", "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "XLA_FLAGS",
-        "LD_PRELOAD", "MALLOC_ARENA_MAX", "MXNET_ENGINE_TYPE", "GLOO_X", "UCX_TLS", "PYTORCH_CUDA_ALLOC_CONF",
-        "KERAS_BACKEND", "MKL_CBWR",
-    ],
-)  # fmt: skip
-def test_what_changes_rates_is_recorded(name: str) -> None:
-    assert variables.recorded({name: "1", "PATH": "/bin"}) == {name: "1"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "KERAS_API_KEY", "TF_TOKEN", "TF_VAR_x", "NCCL_my_password", "HOROVOD_SECRET_KEY",
-        "NCCL_PASSWORD", "UCX_AUTH", "MXNET_CREDENTIALS",
-        "CUDA_HOME", "NCCL_VERSION", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_CONFIG",
-    ],
-)  # fmt: skip
-def test_secrets_and_places_are_not_recorded(name: str) -> None:
-    assert variables.recorded({name: "x"}) == {}
-
-
-def test_a_dropped_secret_is_not_said() -> None:
-    assert variables.changed({"DMLC_TOKEN": "x"}) == ()
+def test_what_changes_rates_is_recorded_without_secrets_and_places() -> None:
+    environ = dict.fromkeys((*RECORDED, *SECRETS_AND_PLACES, "PATH"), "1")
+    assert variables.recorded(environ) == dict.fromkeys(sorted(RECORDED), "1")
 
 
 def test_values_are_bounded_and_hide_passwords() -> None:

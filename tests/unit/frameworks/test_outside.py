@@ -1,4 +1,4 @@
-"""Strategies from outside the package: a class in one file, its trainer in the same file."""
+"""Strategies and models from outside the package: a class in one file, its trainer in the same file; FILE:NAME."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import pytest
 
 from scaling import frameworks
 from scaling.errors import UsageError
-from scaling.frameworks.base import Strategy, Traits, read_options
+from scaling.frameworks import outside as outside_files
+from scaling.frameworks.base import Traits, read_options
+from scaling.plan import plan
+from scaling.run import flags, invocation
+from tests.support.inline import enrol, host
 from tests.support.paper_tasks import one_task
 
 CLASS = """
@@ -31,12 +35,6 @@ class Mine(Strategy):
 
 def connect(task):
     return "the trainer"
-"""
-OBJECT = """
-from {beside} import Mine
-
-STRATEGY = Mine()
-STRATEGY.names = ("{module}:ring",)
 """
 
 
@@ -63,7 +61,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
 
     def write(text: str) -> str:
-        path = f"mine-{tmp_path.name}.py"
+        path = f"mine_{tmp_path.name}.py"
         (tmp_path / path).write_text(text)
         return path
 
@@ -82,6 +80,8 @@ def test_a_class_in_one_file_with_its_trainer(outside: Any) -> None:
         assert strategy.trainer_module == strategy.server_module == module
         assert import_module(strategy.trainer_module).connect(task) == "the trainer"
     assert frameworks.startup_s(f"{module}:ring") == frameworks.FRAMEWORKS["fake"].startup_s
+    # A revision, which older records have, is ignored.
+    assert frameworks.load(f"{module}:ring@0123456789").names == strategy.names
 
 
 def test_a_class_of_a_file_lists_its_mode_alone(file: Any) -> None:
@@ -93,18 +93,10 @@ def test_a_class_of_a_file_lists_its_mode_alone(file: Any) -> None:
         frameworks.load(f"{path}:ring")
 
 
-def test_a_made_object_is_taken_before_any_class(outside: Any) -> None:
-    beside = outside("mine", CLASS)
-    module = outside("other", OBJECT, beside=beside)
-    strategy = frameworks.load(f"{module}:ring")
-    assert (strategy.names, strategy.trainer_module) == ((f"{module}:ring",), beside)
-
-
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
         (CLASS, "star", "{0} has no class derived from Strategy that lists it in its names"),
-        (OBJECT, "tree", "{0} does not list it in its names"),
         (
             "from {beside} import Mine\n",
             "ring",
@@ -154,18 +146,101 @@ def test_a_file_that_breaks_is_named_with_its_line(file: Any, text: str, said: s
     assert str(error.value).startswith(f"--strategy {path}:ring: {path}{said}")
 
 
-def test_a_revision_of_older_records_is_ignored() -> None:
-    assert frameworks.load("torch:gloo@0123456789").names == frameworks.load("torch:gloo").names
+# ---------------------------------------------------------------- models
+
+BATCH = "def batch(size, generator):\n    return [0] * size, [1] * size\n"
+NET = f"{BATCH}def Net():\n    return 1\n"
 
 
-def test_the_miswired_one_is_torchs_but_for_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/system/lab runs it."""
-    monkeypatch.setenv("SCALING_MISWIRED", "eth9")
-    name = "tests.support.miswired:gloo"
-    strategy, wanted = frameworks.load(name), frameworks.load("torch:gloo")
-    task = one_task(name, "exchange", ports=(5000,))
-    assert isinstance(strategy, Strategy)
-    assert strategy.environ(task, {}) == {**wanted.environ(task, {}), "GLOO_SOCKET_IFNAME": "eth9"}
-    assert strategy.devices(name) == wanted.devices("torch:gloo")
-    assert (strategy.baseline, strategy.trainer_module) == (wanted.baseline, wanted.trainer_module)
-    assert strategy.environ(one_task(kind="solo", ports=()), {}) == {}
+def refused(*argv: str) -> str:
+    with pytest.raises(UsageError) as error:
+        plan.make(invocation.resolve(flags.parse(argv)), [enrol(host(cores=2))] * 2)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        (f"{BATCH}a = (\n", "Net", "{0}:3: SyntaxError: '(' was never closed"),
+        (NET, "Nett", "{0} has no function or class Nett; did you mean 'Net'?"),
+        (
+            "class Net: ...\n",
+            "Net",
+            "{0} has no function batch(size, ...) that returns inputs and targets; add it",
+        ),
+        (NET, "", "{0} has no function or class ; known: Net, batch"),
+    ],
+)
+def test_a_file_is_read_before_a_worker_starts(text: str, name: str, words: str, file: Any) -> None:
+    path = file(text)
+    assert refused("--model", f"{path}:{name}").startswith(f"--model {path}:{name}: {words.format(path)}")
+
+
+@pytest.mark.parametrize("text", [NET, f"from x import *\n{BATCH}", f"{BATCH}try:\n    a = b\nexcept: ...\n"])
+def test_a_name_that_may_be_there_passes(text: str, file: Any) -> None:
+    frameworks.check_model(f"{file(text)}:Net", ["torch:gloo", "torch:plain"])
+
+
+def test_a_file_without_a_name_or_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refused("--model", "no.py:Net") == f"--model no.py:Net: there is no file no.py in {tmp_path}"
+    assert refused("--model", "no.py").startswith("--model no.py: write no.py:NAME, ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--strategy", "torch:gloo,mxnet:dist_sync"), "--strategy mxnet:dist_sync trains no model of a file"),
+        (("--strategy", "tensorflow:ring"), "take one of torch or jax"),
+        (
+            ("--strategy", "torch:gloo,jax:psum"),
+            "a file is of one framework; give --strategy of jax or torch alone",
+        ),
+        (("--device", "emulated:p100"), "use --device cpu or cuda"),
+        (("--epochs", "2"), "leave it out"),
+        (("--epochs", "2", "--weights", "a.npz"), "leave it out"),
+        (("--image-size", "64"), "whose function batch makes all samples; leave it out"),
+        (("--sequence-length", "64"), "leave it out"),
+        (("--data", "mnist"), "leave it out"),
+        (("--data-dir", "."), "leave it out"),
+        (("--feed", "native"), "leave it out"),
+        (("--kinds", "exchange,feed"), "leave it out"),
+    ],
+)
+def test_what_such_a_model_cannot_have(argv: tuple[str, ...], words: str, file: Any) -> None:
+    said = refused("--model", f"{file(NET)}:Net", *argv)
+    assert words in said and "\n" not in said
+    assert argv[0] in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "def batch(size, generator):\n    return [0] * size\n",
+            ":1: batch() returned list; return inputs and targets, 2",
+        ),
+        (BATCH.replace("[1] * size", "[1]"), ":1: batch() returned tuple; return inputs and targets, 2 of each"),
+        ("def batch(size):\n    return [0], [1]\n", ":1: TypeError: "),
+        ("def batch(size, generator):\n    return generator.a, 1\n", ":2: AttributeError: "),
+        (
+            "def batch(size, generator):\n    return 1, 1\n",
+            ":1: batch() returned tuple; return inputs and targets, 2",
+        ),
+    ],
+)
+def test_a_batch_that_is_none(text: str, words: str, file: Any) -> None:
+    path = file(text)
+    with pytest.raises(UsageError) as error:
+        outside_files.Model(f"{path}:Net").batch(2, None)
+    assert str(error.value).startswith(f"--model {path}:Net: {path}{words}")
+
+
+def test_a_model_that_raises_and_a_lack_of_memory(file: Any) -> None:
+    path = file(f"{BATCH}def Net():\n    raise ValueError('planted')\ndef Huge():\n    raise MemoryError\n")
+    with pytest.raises(UsageError, match=f"^--model {path}:Net: {path}:4: ValueError: planted$"):
+        outside_files.Model(f"{path}:Net").make()
+    with pytest.raises(MemoryError):
+        outside_files.Model(f"{path}:Huge").make()
+    wrong = outside_files.Model(f"{path}:Net").wrong("", 1, "a torch.nn.Module")
+    assert str(wrong) == f"--model {path}:Net: {path}:3: Net() returned int; return a torch.nn.Module"

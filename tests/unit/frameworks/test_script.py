@@ -10,8 +10,7 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.frameworks.script import command
-from scaling.frameworks.script.steps import REPEATS, REPLACED, Cycle
-from scaling.frameworks.script.watch import first_tensor
+from scaling.frameworks.script.watch import REPEATS, REPLACED, Cycle, first_tensor
 
 
 @pytest.mark.parametrize(

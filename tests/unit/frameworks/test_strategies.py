@@ -25,11 +25,8 @@ from tests.support.points import changed, placed
 
 EVERY = (*frameworks.NAMES, *frameworks.BASELINES)
 LOOPS = {
-    "torch": "pytorch.plain",
-    "tensorflow": "tf.strategies",
-    "mxnet": "mx.strategies",
-    "jax": "jax.strategies",
-}
+    "torch": "pytorch.installed", "tensorflow": "tf.strategies", "mxnet": "mx.strategies", "jax": "jax.strategies",
+}  # fmt: skip
 every_strategy = pytest.mark.parametrize("name", EVERY)
 
 # ---------------------------------------------------------------- facts

@@ -148,6 +148,7 @@ def test_a_long_message_is_cut_between_words() -> None:
     told = message_of(RuntimeError(f"CUDA out of memory. See {url} and {url}"), limit=100)
     assert told == f"RuntimeError: CUDA out of memory. See {url} and …"
     assert message_of(RuntimeError("x" * 99), limit=50) == f"RuntimeError: {'x' * 35}…"
+    assert len(message_of(ValueError("x" * 10_000))) == 500
 
 
 def test_nccl_s_last_error_is_told() -> None:
@@ -202,15 +203,19 @@ MXNetError: Check failed: e == cudaSuccess"""
     [
         (UnknownError(IN_A_GRAPH), f"UnknownError: {SHUT_DOWN}", True),
         (MXNetError(f"MXNetError: {SHUT_DOWN}"), f"MXNetError: {SHUT_DOWN}", True),
-        (
-            UnknownError(OF_SEVERAL),
-            "UnknownError: (0) UNAVAILABLE:  Collective ops is aborted by: Socket closed",
-            True,
-        ),
+        (UnknownError(OF_SEVERAL),
+         "UnknownError: (0) UNAVAILABLE:  Collective ops is aborted by: Socket closed", True),
         (MXNetError(WITH_SOURCE), "MXNetError: Check failed: e == cudaSuccess", False),
         (ValueError("only a heading:"), "ValueError: only a heading:", False),
+        (ValueError("\n  first\nsecond"), "ValueError: first", False),
+        (KeyError(), "KeyError", False),
+        (RuntimeError("Connection closed by peer [1]:4"), "RuntimeError: Connection closed by peer [1]:4", True),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), "BrokenPipeError: [Errno 32] Broken pipe", True),
+        # Only what the message shows counts, and no cause of its own.
+        (RuntimeError("[gloo] timed out\nthe remote end is gone"), "RuntimeError: [gloo] timed out", False),
+        (RuntimeError("server socket: EADDRINUSE"), "RuntimeError: server socket: EADDRINUSE", False),
     ],
-)
+)  # fmt: skip
 def test_the_line_that_says_what_happened_is_told(error: Exception, told: str, *, follows: bool) -> None:
     event = event_of(error)
     assert (event.message, event.may_follow) == (told, follows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,6 @@ from scaling.frameworks.abilities import Tracer
 from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.events import Event, Inspected, Result
 from scaling.records.task import Finish, Inspect
-from scaling.records.telemetry import GpuTime
 from scaling.worker.loop import Worker, inspected, trace_path
 from tests.support import cuda_traces
 from tests.support.inline_child import Clock
@@ -48,8 +48,8 @@ class Profiler(Tracer):
 
     tells_gpu = True
 
-    def __init__(self, said: list[str], fails: str = "", kernels: int = 1) -> None:
-        self.said, self.fails, self.kernels = said, fails, kernels
+    def __init__(self, said: list[str], fails: str = "", kernels: int = 1, end: str = ".json.gz") -> None:
+        self.said, self.fails, self.kernels, self.end = said, fails, kernels, end
 
     def start(self, path: Path) -> None:
         self._do("start")
@@ -130,14 +130,18 @@ class Overlapping(Noting):
         return alone if self.fits else None
 
 
-@pytest.mark.parametrize("fits", [True, False])
-def test_the_exchange_is_timed_while_something_is_computed(fits: bool) -> None:
+def beside(kind: type[Overlapping], *, fits: bool = True) -> tuple[Inspected, Overlapping]:
     clock = Clock()
     point = replace(POINT, world_size=2, options={"step_s": "0.5", "comm_s": "0.1"})
-    trainer = Overlapping(replace(TASK, point=point, hosts=("node1", "node1")), clock=clock, sleep=clock.sleep)
+    trainer = kind(replace(TASK, point=point, hosts=("node1", "node1")), clock=clock, sleep=clock.sleep)
     trainer.said, trainer.profilers, trainer.fits = [], [], fits
     worker = Worker(trainer, lambda event, hold=False: None, lambda: True, clock, clock)
-    found = inspected(worker, Inspect(windows=0, steps=3, traced_steps=0, beside_windows=2), None)
+    return inspected(worker, Inspect(windows=0, steps=3, traced_steps=0, beside_windows=2), None), trainer
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_exchange_is_timed_while_something_is_computed(fits: bool) -> None:
+    found, trainer = beside(Overlapping, fits=fits)
     assert [(one.index, one.steps, one.samples) for one in found.beside] == [(0, 3, 0), (1, 3, 0)][: 2 * fits]
     assert [one.seconds for one in found.beside] == [pytest.approx(0.3)] * 2 * fits
     assert ("beside" in trainer.said) == fits
@@ -151,47 +155,36 @@ def test_what_compute_raises_beside_the_exchange_is_raised() -> None:
             super().unsynced_step()
             raise RuntimeError("no compute")
 
-    clock = Clock()
-    task = replace(TASK, point=replace(POINT, world_size=2), hosts=("node1", "node1"))
-    trainer = Broken(task, clock=clock, sleep=clock.sleep)
-    trainer.said, trainer.profilers = [], []
-    worker = Worker(trainer, lambda event, hold=False: None, lambda: True, clock, clock)
     with pytest.raises(RuntimeError, match="no compute"):
-        inspected(worker, Inspect(windows=0, steps=1, traced_steps=0, beside_windows=1), None)
+        beside(Broken)
 
 
-def test_a_trace_is_written_and_read(tmp_path: Path) -> None:
-    found, _ = inspect(tmp_path, Profiler([]))
-    assert found.traces == ("traces/0001-a.0.json.gz",)
-    assert msgspec.json.decode(gzip.decompress((tmp_path / found.traces[0]).read_bytes()))["traceEvents"]
-    (window,) = found.traced
-    assert window.steps == 5
-    assert window.seconds == pytest.approx(3.0)
-    assert isinstance(found.gpu, GpuTime) and found.gpu.steps == 5
-    assert found.notes == ()
+NOT_STARTED = "no trace: the profiler did not start: OSError: cannot start at all"
+# By profilers: the ends of their files, whether the GPU's times are read, the windows, the notes.
+TRACES: list[tuple[list[dict[str, Any]], list[str], bool, int, tuple[str, ...]]] = [
+    ([{}], [".json.gz"], True, 1, ()),
+    # As where the driver keeps its counters from users.
+    ([{"kernels": 0}], [".json.gz"], False, 1,
+     ("the trace has no GPU events: check that this user may read its counters (CUPTI)",)),
+    ([{"fails": "start"}], [], False, 0, (NOT_STARTED,)),
+    ([{"fails": "stop"}], [], False, 1, ("no trace: the profiler did not end: OSError: cannot stop at all",)),
+    ([{"fails": "start"}, {"end": ".other.json.gz"}], [".other.json.gz"], True, 1, (NOT_STARTED,)),
+    ([], [], False, 0, ("no trace: the strategy's trainer has no profiler",)),
+]  # fmt: skip
 
 
-def test_a_trace_that_says_nothing_of_the_gpu_costs_a_note(tmp_path: Path) -> None:
-    """As where the driver keeps its counters from users."""
-    found, _ = inspect(tmp_path, Profiler([], kernels=0))
-    assert found.gpu is None
-    assert len(found.traces) == len(found.traced) == 1
-    assert found.notes == ("the trace has no GPU events: check that this user may read its counters (CUPTI)",)
-
-
-@pytest.mark.parametrize(
-    ("fails", "note", "windows"),
-    [
-        ("start", "no trace: the profiler did not start: OSError: cannot start at all", 0),
-        ("stop", "no trace: the profiler did not end: OSError: cannot stop at all", 1),
-    ],
-)
-def test_a_profiler_that_fails_costs_a_note(tmp_path: Path, fails: str, note: str, windows: int) -> None:
+@pytest.mark.parametrize(("profilers", "ends", "has_gpu", "windows", "notes"), TRACES)
+def test_a_trace_is_written_and_read_and_a_profiler_that_fails_costs_a_note(
+    tmp_path: Path, profilers: list[dict[str, Any]], ends: list[str], has_gpu: bool, windows: int,
+    notes: tuple[str, ...],
+) -> None:  # fmt: skip
     """The steps are made all the same: other ranks make theirs."""
     said: list[str] = []
-    found, events = inspect(tmp_path, Profiler(said, fails), said=said)
-    assert (found.notes, found.traces, found.gpu) == ((note,), (), None)
-    assert len(found.traced) == windows
+    found, events = inspect(tmp_path, *(Profiler(said, **one) for one in profilers), said=said)
+    assert (found.traces, found.notes) == (tuple(f"traces/0001-a.0{end}" for end in ends), notes)
+    assert all(msgspec.json.decode(gzip.decompress((tmp_path / one).read_bytes())) for one in found.traces)
+    assert [(one.steps, one.seconds) for one in found.traced] == [(5, pytest.approx(3.0))] * windows
+    assert (found.gpu and found.gpu.steps) == (5 if has_gpu else None)
     assert said.count("step") == 1 + 1 + 5
     assert isinstance(events[-1], Result)
 
@@ -202,21 +195,6 @@ def test_a_folder_that_cannot_be_made_costs_a_note(tmp_path: Path) -> None:
     found, _ = inspect(tmp_path, Profiler(said), said=said)
     assert found.notes[0].startswith("no trace: the profiler did not start: FileExistsError")
     assert said.count("step") == 1 + 1 + 5
-
-
-def test_one_of_two_profilers_may_fail(tmp_path: Path) -> None:
-    class Other(Profiler):
-        end = ".other.json.gz"
-
-    found, _ = inspect(tmp_path, Profiler([], "start"), Other([]))
-    assert found.traces == ("traces/0001-a.0.other.json.gz",)
-    assert len(found.notes) == len(found.traced) == 1
-
-
-def test_a_framework_without_a_profiler_costs_a_note(tmp_path: Path) -> None:
-    found, _ = inspect(tmp_path)
-    assert found.notes == ("no trace: the strategy's trainer has no profiler",)
-    assert found.traced == ()
 
 
 def test_traces_lie_beside_the_logs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -19,10 +18,11 @@ from scaling.frameworks.abilities import digest_of
 from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.events import Evaluated, Event, Progress, Rested, Result, Window
 from scaling.records.point import Hardware, Kind, Pass, Regime
-from scaling.records.task import Evaluate, Finish, Rest, Run, Task, Train
+from scaling.records.task import BatchFit, Evaluate, Finish, Rest, Run, Task, Train
 from scaling.worker import run_task, training
+from scaling.worker.batch_fit import MOST, PART, largest
 from scaling.worker.loop import NanLoss, Worker, digest_taken
-from scaling.worker.run_task import Channel, cause_of, event_of, message_of, operations_per_sample
+from scaling.worker.run_task import Channel, operations_per_sample
 from scaling.workloads import feeds
 from tests.support.inline_child import Clock
 from tests.support.paper_tasks import one_task
@@ -238,27 +238,6 @@ def test_a_loss_that_is_no_number_ends_it_and_it_says_when(fail_step: str, phase
         loop.obey(Run(windows=2, steps=2, measured=False, first=2))
 
 
-@pytest.mark.parametrize(
-    ("error", "follows"),
-    [
-        (RuntimeError("Connection closed by peer [127.0.0.1]:4711"), True),
-        (BrokenPipeError(errno.EPIPE, "Broken pipe"), True),
-        (RuntimeError("[gloo] timed out\nthe remote end is gone"), False),  # only what the message shows counts
-        (RuntimeError("The server socket has failed to listen: EADDRINUSE"), False),  # a cause of its own
-        (ValueError("shapes do not fit"), False),
-    ],
-)
-def test_what_may_only_tell_of_a_peers_death(error: Exception, *, follows: bool) -> None:
-    event = event_of(error)
-    assert (event.cause, event.message, event.may_follow) == (cause_of(error), message_of(error), follows)
-
-
-def test_a_failure_is_told_in_one_line() -> None:
-    assert message_of(ValueError("\n  first\nsecond")) == "ValueError: first"
-    assert message_of(KeyError()) == "KeyError"
-    assert len(message_of(ValueError("x" * 10_000))) == 500
-
-
 def test_commands_come_in_and_events_go_out_as_lines() -> None:
     (in_r, in_w), (out_r, out_w) = os.pipe(), os.pipe()
     channel = Channel(in_r, out_w)
@@ -302,13 +281,8 @@ class Counting(FakeTrainer):
 
 
 def task(rank: int = 0, size: int = 1, batch_size: int = 64) -> Task:
-    fields: dict[str, Any] = {
-        "kind": "train",
-        "world_size": size,
-        "batch_size": batch_size,
-        "regime": REGIME,
-        "image_size": 8,
-    }
+    fields: dict[str, Any] = {"kind": "train", "world_size": size, "batch_size": batch_size}
+    fields |= {"regime": REGIME, "image_size": 8}
     return replace(TASK, rank=rank, point=changed(TASK.point, options={"step_s": "2.0"}, **fields))
 
 
@@ -401,3 +375,45 @@ def test_files_are_dropped_from_the_page_cache(
     dropped: list[Path], task: Task, files: list[Path], found: tuple[str, float | None]
 ) -> None:
     assert (run_task.prepared(task), dropped) == (found, files)
+
+
+# How large a batch the memory of a GPU holds.
+
+GB = 10**9
+WEIGHTS, SEQUENCE = 2 * GB, GB
+
+
+class Gpu:
+    """A step uses WEIGHTS, and SEQUENCE for each sequence, up to all memory that the GPU has."""
+
+    def __init__(self, memory_gb: float, sequence: int = SEQUENCE) -> None:
+        self.memory_bytes, self._sequence = round(memory_gb * GB), sequence
+        self.tried: list[int] = []
+
+    def peak(self, batch: int) -> int | None:
+        self.tried.append(batch)
+        used = WEIGHTS + batch * self._sequence
+        return used if used <= self.memory_bytes else None
+
+
+@pytest.mark.parametrize(("memory_gb", "batch"), [(16, 8), (24, 16), (40, 16), (80, 32), (141, 64)])
+def test_the_largest_batch_that_leaves_room_for_the_exchange(memory_gb: float, batch: int) -> None:
+    gpu = Gpu(memory_gb)
+    found = largest(8, gpu.memory_bytes, gpu.peak)
+    assert found == BatchFit(batch_size=batch, used_bytes=WEIGHTS + batch * SEQUENCE)
+    assert found.used_bytes <= PART * gpu.memory_bytes
+
+
+def test_growth_or_a_lack_of_memory_tells_when_to_stop() -> None:
+    gpu, unknown, small = Gpu(80), Gpu(40), Gpu(8)
+    largest(8, gpu.memory_bytes, gpu.peak)
+    assert gpu.tried == [8, 16, 32]
+    found = largest(8, unknown.memory_bytes, lambda batch: None if unknown.peak(batch) is None else 0)
+    assert found == BatchFit(batch_size=32, used_bytes=0)
+    assert unknown.tried == [8, 16, 32, 64]
+    assert largest(8, small.memory_bytes, small.peak) is None
+
+
+def test_small_models_stop_at_a_limit() -> None:
+    gpu = Gpu(80, sequence=1)
+    assert largest(8, gpu.memory_bytes, gpu.peak) == BatchFit(batch_size=8 * MOST, used_bytes=WEIGHTS + 8 * MOST)
