@@ -17,8 +17,7 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.hosts.networks import Entry, choose
 from scaling.plan import defaults, matrix, rules, validation
-from scaling.plan.config import SweepConfig
-from scaling.plan.fields import fields_of, flag
+from scaling.plan.config import SweepConfig, fields_of, flag
 from scaling.plan.groups import Group, apart, gpus_hold, short_of_memory, together
 from scaling.plan.placement import Slot, most_of_a_host, place_ranks
 from scaling.records.messages import Enrol

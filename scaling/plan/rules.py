@@ -20,8 +20,7 @@ from scaling.emulated.scale import Load
 from scaling.errors import UsageError
 from scaling.frameworks.script import command
 from scaling.plan import defaults, matrix, training
-from scaling.plan.config import TRAINING, WHAT, SweepConfig
-from scaling.plan.fields import fields_of
+from scaling.plan.config import TRAINING, WHAT, SweepConfig, fields_of
 from scaling.plan.placement import Slot, first_slots, slots_of
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol

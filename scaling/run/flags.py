@@ -15,8 +15,7 @@ from scaling import __version__, files
 from scaling.command import check_output, command
 from scaling.errors import UsageError, near
 from scaling.plan import config as configuration
-from scaling.plan.config import OUT, WHAT, SweepConfig
-from scaling.plan.fields import Field, fields_of
+from scaling.plan.config import OUT, WHAT, Field, SweepConfig, fields_of
 from scaling.run.invocation import Invocation, fields
 from scaling.transport import start
 from scaling.transport.terminal import ViewKind
@@ -82,7 +81,7 @@ def _parameter(field: Field, default: Any) -> inspect.Parameter:
     """Make the parameter for Typer. Lists, and fields of a word or number, are text."""
     said = field.flag
     kind: Any
-    kind, *others = field.types
+    kind, *others = (list,) if field.is_list else field.types
     names = (f"--{field.key}",) if iskeyword(field.key) else ()
     option: Any = typer.Option(
         *names,

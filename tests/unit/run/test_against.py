@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from scaling.errors import Interrupted, StoreError, UsageError
 from scaling.plan import config, plan
-from scaling.plan.config import SweepConfig
-from scaling.plan.fields import fields_of
+from scaling.plan.config import SweepConfig, fields_of
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
 from scaling.report.formats import openmetrics, screen

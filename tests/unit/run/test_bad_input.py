@@ -8,7 +8,7 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.plan import config, defaults, plan
-from scaling.plan.fields import flag
+from scaling.plan.config import flag
 from scaling.records.host import Gpu
 from scaling.run import flags, invocation
 from scaling.run.flags import Shown
