@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
-from scaling.plan.groups import Group, seats
+from scaling.plan.groups import Group, operations, seats
 from scaling.plan.validation import BURN_IN_ROUNDS, check_max_rounds
 from scaling.records.host import Gpu
 from scaling.records.point import Device, Point, Workload
-from scaling.workloads import models, walk
+from scaling.workloads import models
 
 # Defaults of (rounds, windows, seconds of a window). They were chosen by simulation for equal wall time
 # (python -m tests.bench.intervals). Where noise is as large over 1 s as over 0.1 s, as on many virtual machines,
@@ -170,8 +170,7 @@ THREAD_FLOP_S, GPU_FLOP_S, GPU_FLOP_S_IN_FP32 = 80e9, 100e12, 20e12
 
 def step_s(work: Workload, device: Device, threads: int) -> float:
     """Estimate the seconds of one step of a real device by the model's operations."""
-    model = models.of(work)
-    flop = work.batch_size * walk.training_operations(model.layers, model.input.shape)
+    flop = operations(work)
     if device == "cuda":
         return flop / (GPU_FLOP_S_IN_FP32 if work.precision == "fp32" else GPU_FLOP_S)
     return flop / (max(1, threads) * THREAD_FLOP_S)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scaling import frameworks
 from scaling.plan.placement import Slot, slots_of
-from scaling.records.point import EXCHANGING, Point, Record
-from scaling.workloads import models
+from scaling.records.point import EXCHANGING, Point, Record, Workload
+from scaling.workloads import models, walk
 
 # The part of a host's memory that workers may use. Cached files need the rest, and the needs are estimates.
 MEMORY_PART = 0.5
@@ -120,6 +120,12 @@ def training_bytes(point: Point) -> int:
         return int(weights / point.hardware.shrink)
     values = 0 if point.kind == "comm" else sum(math.prod(each.output) for each in spec.placed)
     return weights + values * work.batch_size * (FLOAT32_BYTES if work.precision == "fp32" else FLOAT32_BYTES // 2)
+
+
+def operations(work: Workload) -> int:
+    """Return the floating-point operations of one step of a device, forward and backward."""
+    model = models.of(work)
+    return work.batch_size * walk.training_operations(model.layers, model.input.shape)
 
 
 def held_bytes(point: Point) -> int:

@@ -19,8 +19,8 @@ from scaling.emulated import layers, profiles, scale
 from scaling.emulated.scale import Load
 from scaling.errors import UsageError
 from scaling.frameworks.script import command
-from scaling.plan import defaults, matrix, training
-from scaling.plan.config import TRAINING, WHAT, SweepConfig, fields_of
+from scaling.plan import defaults, matrix, refusals
+from scaling.plan.config import TRAINING, WHAT, SweepConfig, fields_of, flag, refuse
 from scaling.plan.placement import Slot, first_slots, slots_of
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
@@ -95,12 +95,6 @@ def resolve(config: SweepConfig, launch: Launch) -> Draft:
 # ---------------------------------------------------------------- strategies and world sizes
 
 
-def baseline_device(draft: Draft, launch: Launch) -> Draft:
-    """Refuse --baseline-device without GPUs."""
-    matrix.check_baseline_device(draft.config, launch.device)
-    return draft
-
-
 def script(draft: Draft, _: Launch) -> Draft:
     """Read a script's command; it decides everything that a model of this package leaves to flags."""
     if draft.config.script is None:
@@ -161,11 +155,16 @@ def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why
 
 def world_sizes(draft: Draft, launch: Launch) -> Draft:
     """Measure the powers of two up to the launch's size, and that size."""
-    size = len(launch.slots)
-    powers = {1 << power for power in range(size.bit_length())}
-    # A script on one device is a baseline already.
-    least = 2 if draft.config.script and size > 1 else 1
-    sizes = matrix.pass_world_sizes(draft.config, [one for one in sorted({*powers, size}) if one >= least])
+    config, size = draft.config, len(launch.slots)
+    # A script on one device is a baseline already, and passes exchange nothing.
+    least = 2 if config.script and size > 1 else 1
+    powers = {1} if config.has_passes else {size, *(1 << power for power in range(size.bit_length()))}
+    sizes = config.world_sizes or tuple(one for one in sorted(powers) if one >= least)
+    if config.has_passes and sizes != (1,):
+        raise UsageError(
+            f"--world-sizes {','.join(map(str, sizes))} with --pass {','.join(config.pass_)}: passes are timed on "
+            "one device, since they exchange nothing; leave it out"
+        )
     _check_sizes(sizes, launch.slots, launch.device)
     return draft.but(world_sizes=sizes)
 
@@ -200,29 +199,13 @@ def data(draft: Draft, _: Launch) -> Draft:
 
 def kinds(draft: Draft, launch: Launch) -> Draft:
     """Fill in the kinds: the usual ones, and `feed` and `held` for data decoded from files."""
-    return draft.but(kinds=matrix.kinds_of(draft.config, launch.device, _data(draft.config)))
-
-
-def epochs(draft: Draft, launch: Launch) -> Draft:
-    """Refuse a training without an accuracy."""
-    training.check(draft.config, launch.device, _model(draft.config), _data(draft.config))
-    return draft
-
-
-def feed(draft: Draft, launch: Launch) -> Draft:
-    """Refuse feed flags that would change nothing."""
-    matrix.check_feed(draft.config, launch.device, _data(draft.config))
-    return draft
+    refuse(refusals.of_config(draft.config, launch.device, launch.slots))
+    return draft.but(kinds=matrix.kinds_of(draft.config, launch.device, draft.config.data or ""))
 
 
 def _model(config: SweepConfig) -> ModelSpec:
     assert config.model is not None
     return models.spec(config.model)
-
-
-def _data(config: SweepConfig) -> str:
-    assert config.data is not None
-    return config.data
 
 
 # ---------------------------------------------------------------- batch, timeouts
@@ -562,13 +545,19 @@ def _why(given: SweepConfig, choice: Choice, gpus: Sequence[Gpu], refusals: Iter
 
 def save_weights(draft: Draft, _: Launch) -> Draft:
     """Refuse one file for the weights of several trainings."""
-    training.check_saving(draft.config, draft.points)
-    return draft
+    config, trained = draft.config, [point for point in draft.points if point.regime]
+    if config.save_weights is None or len(trained) < 2:
+        return draft
+    swept = ("strategy", "world_sizes", "batch_sizes", "lr_scale", "seeds", "interconnect")
+    counts = {name: len(set(getattr(config, name) or ())) for name in swept}
+    which = ", ".join(f"{count} of {flag(name)}" for name, count in counts.items() if count > 1)
+    would = f"{len(trained)} trainings would write it ({which})"
+    raise UsageError(f"--save-weights {config.save_weights}: {would}; ask for one")
 
 
 RULES: tuple[Rule, ...] = (
-    script, baseline_device, strategy, world_sizes, model, data, kinds, epochs, feed, cpu_precision, batch_size,
-    timeouts, device, interconnect, emulation, compile_, precision, save_weights,
+    script, strategy, world_sizes, model, data, kinds, cpu_precision, batch_size, timeouts, device, interconnect,
+    emulation, compile_, precision, save_weights,
 )  # fmt: skip
 
 

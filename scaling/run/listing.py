@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -16,9 +17,10 @@ from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
-from scaling.records.point import EXCHANGING, Device, Point
+from scaling.records.point import EXCHANGING, Device, Hardware, Point, Workload
 from scaling.run.enrolment import by_name
 from scaling.text import counted, duration, percent, printable, ranges
+from scaling.tools.lab import slowdown
 from scaling.workloads import data, models, walk
 from scaling.workloads.data import DataSpec
 from scaling.workloads.specs import ModelSpec, Tokens
@@ -254,3 +256,28 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
     return lines
+
+
+# ---------------------------------------------------------------- emulated devices
+
+
+def emulation(hardware: Hardware, works: Sequence[Workload], environ: Mapping[str, str] = os.environ) -> str:
+    """Describe emulated devices of one model's works, and links, for readers of the run; "" for real devices."""
+    profile, divisor, lab = hardware.profile, hardware.link_divisor, environ.get(slowdown.VARIABLE)
+    if not profile:
+        return ""
+    parts, first = [f"{profiles.find(profile).device}, computing nothing"], works[0]
+    for size in sorted({work.batch_size for work in works}, reverse=True):
+        one = profiles.rate(profile, first.model, size, first.image_size)
+        how = f"FITTED: {one.fitted}; " if one.fitted else ""
+        where = f"batch {one.batch_size}{profiles.pixels(one.image_size)}"
+        parts.append(f"{one.samples_per_s:.4g} images/s of {one.model} at {where} ({how}{profiles.source(one)})")
+    parts.append(f"sizes / {hardware.shrink:g}, times x {hardware.dilate:g}, both undone here")
+    if not lab:
+        faster = f" and seem {divisor:g} times as fast as they are" if divisor != 1 else ""
+        return "; ".join((*parts, f"no lab (SCALING_LAB): networks are the real ones{faster}"))
+    from scaling.tools.lab import state
+
+    rates = ((nic.name, nic.rate_bits_per_s / network.GBIT) for nic in state.load(lab).nics)
+    links = ", ".join(f"{name} {gbit:g} Gb/s as {gbit / divisor:.4g}" for name, gbit in rates)
+    return "; ".join((*parts, f"links of lab {lab} / {divisor:g}: {links}"))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scaling.agent import watch
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Traits
-from scaling.plan import config, placement, plan, validation
+from scaling.plan import config, placement, plan
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, crowding, place_ranks
 from scaling.plan.plan import Plan
@@ -78,38 +78,6 @@ def test_without_a_node_left_servers_share_and_the_row_says_so(tmp_path: Path) -
     (record,) = found.of(size=8)
     assert set(servers_of(record)) == {"node1", "node2", "node3", "node4"}
     assert "no node was left" in record.warnings[0].text
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"strategy": ["fake:a"], "servers": 2}, "--servers: none of fake:a has parameter servers"),
-        ({"strategy": ["fake:a"], "server_hosts": "dedicated"}, "--server-hosts: none of fake:a"),
-        ({"strategy": ["fake:ps"], "servers": 4, "server_hosts": "dedicated"}, "of 4 hosts at most 3"),
-        ({"strategy": ["fake:node"], "world_sizes": [4]}, "4 devices are on 2 nodes"),
-    ],
-)
-def test_settings_that_no_launch_could_run_are_refused(asked: dict[str, Any], words: str) -> None:
-    wanted = config.build({"device": "cpu", **asked}, source="test")
-    with pytest.raises(UsageError, match=words):
-        plan.make(wanted, four_nodes().enrolled)
-
-
-def test_dedicated_servers_need_a_second_host() -> None:
-    wanted = config.build({"device": "cpu", "strategy": ["fake:ps"], "server_hosts": "dedicated"}, source="test")
-    with pytest.raises(UsageError, match="this launch has one host"):
-        plan.make(wanted, [enrol(host())] * 2)
-
-
-@pytest.mark.parametrize("text", [0, -1])
-def test_how_many_servers_there_cannot_be(text: int) -> None:
-    with pytest.raises(UsageError, match=r"--servers .* at least 1, or per-node"):
-        validation.validate(config.build({"servers": text}, source="test"))
-
-
-def test_a_number_of_servers_that_is_none() -> None:
-    with pytest.raises(UsageError, match="servers"):
-        config.build({"servers": "many"}, source="test")
 
 
 def test_a_point_larger_than_a_node_is_refused_and_the_others_are_measured(tmp_path: Path) -> None:
@@ -395,24 +363,6 @@ def check(command: str, on: HostInfo, older: dict[str, Any] | None = None) -> pl
     made = plan.make(invocation.resolve(asked, older), [enrol(on)] * 2)
     plan.check_given(made, asked.given)
     return made
-
-
-@pytest.mark.parametrize(
-    ("command", "on", "words"),
-    [
-        ("--malloc system", ON_GPUS, "--malloc: only for workers on CPUs, and all of these are on GPUs; leave it"),
-        ("--malloc keep", ON_GPUS, "--malloc: only for workers on CPUs"),
-        ("--interleave --world-sizes 1 --kinds exchange", ON_CPU, "--interleave: no framework has two points"),
-        ("--interleave --world-sizes 1 --kinds exchange", ON_GPUS, "--interleave: no framework has two points"),
-        ("--interleave --pass forward --strategy torch:plain", ON_CPU, "--interleave: no framework has"),
-        ("--interleave --world-sizes 1 --kinds exchange --strategy torch:gloo,mxnet:dist_sync", ON_CPU, "--inter"),
-    ],
-)  # fmt: skip
-def test_a_flag_that_changes_nothing_here_is_refused(command: str, on: HostInfo, words: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        check(command, on)
-    assert words in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
