@@ -42,43 +42,12 @@ def of(made: Plan, kind: str) -> dict[int, list[Point]]:
     return found
 
 
-def test_a_nodes_batch_is_shared_by_its_devices_in_use() -> None:
-    made = planned(*NODE, "--world-sizes", "1,2,4,8,12,16")
-    exchanges = {size: point for size, (point,) in of(made, "exchange").items()}
-    assert {size: point.workload.batch_size for size, point in exchanges.items()} == {
-        1: 144, 2: 72, 4: 36, 8: 36, 12: 36, 16: 36,
-    }  # fmt: skip
-    assert [point.global_batch_size for point in exchanges.values()] == [144, 144, 144, 288, 432, 576]
-    assert {point.workload.batch_rule for point in made.cells} == {"node"}
-
-
 def test_all_its_world_sizes_are_one_curve_against_one_device_at_the_nodes_batch() -> None:
     exchanges = [point for points in of(planned(*NODE), "exchange").values() for point in points]
     assert {point.reference.batch_size for point in exchanges} == {144}
     assert len({comparable(point) for point in exchanges}) == 1
     assert len(set(curve_keys(exchanges).values())) == 1
     assert len({point.cell for point in exchanges}) == len(exchanges)
-
-
-def test_controls_are_measured_at_the_whole_batch_and_at_each_devices() -> None:
-    made = planned(*NODE)
-    assert sorted(point.workload.batch_size for point in of(made, "solo")[1]) == [144]
-    each = {size: points[0].workload.batch_size for size, points in of(made, "each").items()}
-    assert each == {2: 72, 16: 36}  # the largest has the seats of the smaller ones
-    for kind in ("together", "comm"):
-        assert {size: points[0].workload.batch_size for size, points in of(made, kind).items()} == {
-            2: 72, 4: 36, 8: 36, 16: 36,
-        }  # fmt: skip
-
-
-def test_dealt_out_over_nodes_each_device_has_a_whole_batch_until_nodes_have_two() -> None:
-    made = planned(*NODE, "--placement", "spread", "--world-sizes", "1,4,8")
-    assert [points[0].workload.batch_size for points in of(made, "exchange").values()] == [144, 144, 72]
-
-
-def test_without_a_batch_a_node_has_the_models_own() -> None:
-    made = planned("--batch-rule", "node", *FAKE, "--world-sizes", "1,4")
-    assert [points[0].workload.batch_size for points in of(made, "exchange").values()] == [32, 8]
 
 
 @pytest.mark.parametrize(
@@ -157,20 +126,6 @@ def test_data_that_is_decoded_from_files_is_waited_for(name: str) -> None:
     assert matrix.kinds_of(SweepConfig(kinds=("exchange",)), "cpu", name) == ("exchange",)
 
 
-def test_loops_that_hold_their_batch_and_feeds_are_measured_on_one_device_and_on_all() -> None:
-    found = counted(kinds_planned("--kinds", "exchange,solo,together,held,feed", "--world-sizes", "1,2,4"))
-    assert {key: count for key, count in found.items() if key[0] in matrix.OF_DATA} == {
-        (kind, size): 1 for kind in ("held", "feed") for size in (1, 2, 4)
-    }
-
-
-def test_where_a_batch_is_shared_one_device_has_each_part_of_it() -> None:
-    made = kinds_planned("--kinds", "exchange,solo,held", "--global-batch-size", "64", "--world-sizes", "1,2,4")
-    held = [point for group in made.groups for point in group.points if point.kind == "held"]
-    sizes = sorted((point.world_size, point.workload.batch_size) for point in held)
-    assert sizes == [(1, 16), (1, 32), (1, 64), (2, 32), (4, 16)]
-
-
 # What may be asked of feeds, and what is refused before anything starts.
 
 MINE = ("--device", "cpu", "--model", "cifar10-cnn", "--data", "folders")
@@ -195,11 +150,6 @@ def test_the_feed_is_of_what_is_measured() -> None:
     assert not names & usual
     assert not any("reference" in name for name in usual)
     assert usual == {one.cell for one in feeding_planned("--feed", "reference").cells}
-
-
-def test_points_whose_files_are_dropped_take_no_turns() -> None:
-    assert feeding_planned().side_by_side
-    assert not feeding_planned("--drop-caches").side_by_side
 
 
 @pytest.mark.parametrize(

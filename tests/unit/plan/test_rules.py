@@ -1,7 +1,8 @@
-"""The rules that resolve a configuration are found by the names of the fields that they settle."""
+"""The rules that resolve a configuration: what a plan is on given devices, and which field each rule settles."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,8 +11,12 @@ from msgspec.structs import replace
 from scaling.plan import plan, rules
 from scaling.plan.config import FIELDS, SweepConfig
 from scaling.plan.placement import place_ranks
-from scaling.run import listing
+from scaling.records.host import Gpu, Nic
+from scaling.records.messages import Enrol
+from scaling.run import flags, invocation, listing
+from tests.support.golden import GOLDEN, check_golden
 from tests.support.inline import enrol, host
+from tests.support.plans import GB, gpu
 
 # Rules of several fields.
 OF_SEVERAL = {
@@ -61,12 +66,46 @@ def test_rules_leave_what_they_have_settled(fields: dict[str, Any]) -> None:
     assert again == replace(resolved) != SweepConfig(**fields)
 
 
-def test_a_dry_run_names_the_rule_of_each_field_that_was_not_given() -> None:
-    made = plan.make(SweepConfig(strategy=("fake:a",), batch_size=8, device="cpu"), ENROLLED)
-    lines = listing.dry_run(made, ENROLLED).splitlines()
-    begin = lines.index("not given, filled in by rules:") + 1
-    found = dict(line.split(None, 1) for line in lines[begin : begin + len(made.filled)])
-    assert found["world_sizes"] == "1, 2, 4 (Measure the powers of two up to the launch's size, and that size)"
-    assert found["timeouts"].startswith("startup_timeout_s 300, point_timeout_s 1800 (Fill in the timeouts, ")
-    assert not {"strategy", "batch_size", "device"} & found.keys()
-    assert found.keys() <= {rule.__name__.rstrip("_") for rule in rules.RULES}
+# ---------------------------------------------------------------- plans
+
+
+def card(text: str, index: int) -> Gpu:
+    """A GPU of `compute capability/GB`; `-/80` has an unknown capability."""
+    capability, _, memory = text.partition("/")
+    major, _, minor = capability.partition(".")
+    return gpu((int(major), int(minor)) if minor else None, round(float(memory) * GB), index)
+
+
+def launch(text: str) -> list[Enrol]:
+    """`N cores`: a host of N ranks; `NxM cores`: N hosts of M ranks; `GPUs A,B`: a host with a rank on each."""
+    if text.startswith("GPUs "):
+        gpus = tuple(card(one, index) for index, one in enumerate(text.removeprefix("GPUs ").split(",")))
+        return [enrol(host(cores=16, memory_bytes=1 << 40, gpus=gpus))] * len(gpus)
+    nodes, _, ranks = text.partition(" ")[0].rpartition("x")
+    found = []
+    for number in range(1, int(nodes or 1) + 1):
+        nics = tuple(
+            Nic(name=name, address=f"10.{net}.0.{number}", netmask="255.255.255.0", up=True, mtu=1500)
+            for name, net in (("ib0", 10), ("eth0", 20))
+        )
+        memory_bytes = 512 << 30
+        one = host(f"node{number}", cores=int(ranks), memory_bytes=memory_bytes, nics=nics if nodes else ())
+        found += [enrol(one)] * int(ranks)
+    return found
+
+
+def lines_of(on: str, text: str) -> Iterator[str]:
+    """The lines of a dry run without those of hosts and ranks, and the configuration's own values."""
+    ranks = launch(on)
+    rates = (100e9, 10e9) if "x" in on else ()
+    made = plan.make(invocation.resolve(flags.parse(text.split())), ranks, lab_bits_per_s=rates)
+    first, *lines = listing.dry_run(made, ranks).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith(("model ", "script ")))
+    yield from (f"$ {on}: {text}", first, *lines[at:])
+
+
+def test_plans() -> None:
+    """The golden file has command lines, each behind its launch and above its plan."""
+    lines = (GOLDEN / "plans.txt").read_text().splitlines()
+    asked = [line[2:].partition(": ") for line in lines if line.startswith("$ ")]
+    check_golden("plans.txt", "".join(f"{line}\n" for on, _, text in asked for line in lines_of(on, text)))
