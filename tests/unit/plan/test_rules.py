@@ -11,12 +11,10 @@ from msgspec.structs import replace
 from scaling.plan import plan, rules
 from scaling.plan.config import FIELDS, SweepConfig
 from scaling.plan.placement import place_ranks
-from scaling.records.host import Gpu, Nic
-from scaling.records.messages import Enrol
 from scaling.run import flags, invocation, listing
 from tests.support.golden import GOLDEN, check_golden
 from tests.support.inline import enrol, host
-from tests.support.plans import GB, gpu
+from tests.support.plans import launch
 
 # Rules of several fields.
 OF_SEVERAL = {
@@ -67,31 +65,6 @@ def test_rules_leave_what_they_have_settled(fields: dict[str, Any]) -> None:
 
 
 # ---------------------------------------------------------------- plans
-
-
-def card(text: str, index: int) -> Gpu:
-    """A GPU of `compute capability/GB`; `-/80` has an unknown capability."""
-    capability, _, memory = text.partition("/")
-    major, _, minor = capability.partition(".")
-    return gpu((int(major), int(minor)) if minor else None, round(float(memory) * GB), index)
-
-
-def launch(text: str) -> list[Enrol]:
-    """`N cores`: a host of N ranks; `NxM cores`: N hosts of M ranks; `GPUs A,B`: a host with a rank on each."""
-    if text.startswith("GPUs "):
-        gpus = tuple(card(one, index) for index, one in enumerate(text.removeprefix("GPUs ").split(",")))
-        return [enrol(host(cores=16, memory_bytes=1 << 40, gpus=gpus))] * len(gpus)
-    nodes, _, ranks = text.partition(" ")[0].rpartition("x")
-    found = []
-    for number in range(1, int(nodes or 1) + 1):
-        nics = tuple(
-            Nic(name=name, address=f"10.{net}.0.{number}", netmask="255.255.255.0", up=True, mtu=1500)
-            for name, net in (("ib0", 10), ("eth0", 20))
-        )
-        memory_bytes = 512 << 30
-        one = host(f"node{number}", cores=int(ranks), memory_bytes=memory_bytes, nics=nics if nodes else ())
-        found += [enrol(one)] * int(ranks)
-    return found
 
 
 def lines_of(on: str, text: str) -> Iterator[str]:

@@ -10,40 +10,18 @@ import pytest
 from scaling.errors import UsageError
 from scaling.plan import config, defaults, plan
 from scaling.plan.config import flag
-from scaling.records.host import Nic
-from scaling.records.messages import Enrol
 from scaling.run import flags, invocation
 from scaling.run.flags import Shown
 from tests.support.golden import GOLDEN, check_golden
 from tests.support.inline import enrol, host
-from tests.support.plans import gpu
-
-
-def nic(node: int) -> Nic:
-    return Nic(name="ib0", address=f"10.0.0.{node}", netmask="255.255.255.0", up=True, mtu=1500)
-
-
-def cluster(ranks: int, each: int) -> list[Enrol]:
-    """Ranks on nodes of four cores, `each` on a node."""
-    nodes = (1 + rank // each for rank in range(ranks))
-    return [enrol(host(f"node{node}", cores=4, nics=(nic(node),))) for node in nodes]
-
-
-TWO_GPUS = host(cores=2, memory_bytes=1 << 39, gpus=(gpu(), gpu(index=1)))
-LAUNCHES = {
-    "4 ranks": [enrol(host(cores=4), missing={"torch:nccl": "torch's build has no CUDA"})] * 4,
-    "8 ranks": cluster(8, 2),
-    "16 ranks": cluster(16, 4),
-    "2 ranks": [enrol(host(cores=2, memory_bytes=1 << 39))] * 2,
-    "2 GPUs": [enrol(TWO_GPUS)] * 2,
-}
+from tests.support.plans import gpu, launch
 
 
 def refused(*argv: str, on: str = "4 ranks") -> str:
     """Why a command line is refused on a launch: one line, before any worker starts."""
     with pytest.raises(UsageError) as error:
         asked = flags.parse(argv)
-        plan.check_given(plan.make(invocation.resolve(asked), LAUNCHES[on]), asked.given)
+        plan.check_given(plan.make(invocation.resolve(asked), launch(on)), asked.given)
     message = str(error.value)
     assert "\n" not in message
     return message
