@@ -118,15 +118,10 @@ def script(draft: Draft, _: Launch) -> Draft:
 
 def strategy(draft: Draft, launch: Launch) -> Draft:
     """Resolve strategies to their own names, without duplicates; the default depends on the device."""
-    own = names(draft.config, launch.device)
-    lacking = missing(own, launch.enrolled, launch.device, launch.why)
-    return draft.but(strategy=own)._replace(missing=lacking)
-
-
-def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
-    """Return the strategies by their own names, without duplicates."""
+    config, device = draft.config, launch.device
     default = frameworks.BASELINES[0] if config.has_passes else frameworks.default(device)
-    return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in config.strategy or (default,)))
+    own = tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in config.strategy or (default,)))
+    return draft.but(strategy=own)._replace(missing=missing(own, launch.enrolled, device, launch.why))
 
 
 def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
@@ -165,18 +160,14 @@ def world_sizes(draft: Draft, launch: Launch) -> Draft:
             f"--world-sizes {','.join(map(str, sizes))} with --pass {','.join(config.pass_)}: passes are timed on "
             "one device, since they exchange nothing; leave it out"
         )
-    _check_sizes(sizes, launch.slots, launch.device)
-    return draft.but(world_sizes=sizes)
-
-
-def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) -> None:
-    if sizes[-1] > len(slots):
+    if sizes[-1] > size:
         raise UsageError(
-            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {len(slots)} ranks of this "
+            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {size} ranks of this "
             f"launch; start them with --ranks {sizes[-1]}, or mpirun -np {sizes[-1]} python -m scaling.run ..."
         )
-    if device == "cuda":
-        check_own(slots)
+    if launch.device == "cuda":
+        check_own(launch.slots)
+    return draft.but(world_sizes=sizes)
 
 
 # ---------------------------------------------------------------- model, data, kinds
@@ -223,23 +214,24 @@ def cpu_precision(draft: Draft, launch: Launch) -> Draft:
 
 def batch_size(draft: Draft, launch: Launch) -> Draft:
     """Fill in the model's batch per device, or on GPUs one that fills the memory."""
-    config = draft.config
+    config, device, fit, why = draft.config, launch.device, launch.fit, ""
     if config.batch_size is not None or config.batch_sizes is not None or config.global_batch_size is not None:
         return draft
-    size = _batch_size(config, _model(config), launch)
-    why = _why_batch(config, launch)
+    model, listed = _model(config), BATCHES.get(config.model or "", ()) if device == "cuda" else ()
+    if device == "emulated":
+        image_size = matrix.image_size(config, model)
+        size = profiles.rate(profiles.name_of(config.device), model.name, image_size=image_size).batch_size
+    else:
+        size = model.batch_size[device]
+    if listed:
+        memory_bytes = least_memory_bytes(launch)
+        size = next((batch for least, batch in listed if memory_bytes >= least), size)
+        why = f"{memory_bytes / GB:.0f} GB of memory" if memory_bytes else "memory unknown"
+    elif grows_batch(config, device) and isinstance(fit, BatchFit):
+        size, why = fit.batch_size, f"a step uses {fit.used_bytes / GB:.0f} GB"
+    elif grows_batch(config, device):
+        why = str(fit) or "a trial before the run chooses the largest that fits"
     return draft.but(batch_size=size)._replace(why=(*draft.why, why and f"batch {size}: {why}"))
-
-
-def _why_batch(config: SweepConfig, launch: Launch) -> str:
-    if grows_batch(config, launch.device):
-        if isinstance(launch.fit, BatchFit):
-            return f"a step uses {launch.fit.used_bytes / GB:.0f} GB"
-        return launch.fit or "a trial before the run chooses the largest that fits"
-    if launch.device != "cuda" or config.model not in BATCHES:
-        return ""
-    memory_gb = least_memory_bytes(launch) / GB
-    return f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown"
 
 
 def grows_batch(config: SweepConfig, device: Device) -> bool:
@@ -247,18 +239,6 @@ def grows_batch(config: SweepConfig, device: Device) -> bool:
     given = (config.batch_size, config.batch_sizes, config.global_batch_size)
     model = models.spec(config.model or models.default_model(device))
     return device == "cuda" and not any(given) and not model.reads_images and model.name not in BATCHES
-
-
-def _batch_size(config: SweepConfig, model: ModelSpec, launch: Launch) -> int:
-    if launch.device == "emulated":
-        size = matrix.image_size(config, model)
-        return profiles.rate(profiles.name_of(config.device), model.name, image_size=size).batch_size
-    if grows_batch(config, launch.device) and isinstance(launch.fit, BatchFit):
-        return launch.fit.batch_size
-    if launch.device == "cuda" and model.name in BATCHES:
-        fitting = (size for least, size in BATCHES[model.name] if least_memory_bytes(launch) >= least)
-        return next(fitting, model.batch_size[launch.device])
-    return model.batch_size[launch.device]
 
 
 def least_memory_bytes(launch: Launch) -> int:
@@ -330,17 +310,15 @@ def _has(hosts: Iterable[str]) -> str:
 
 
 def _because(enrolled: Iterable[Enrol]) -> str:
-    said = dict.fromkeys(_state(enrol) for enrol in enrolled)
+    said: dict[str, None] = {}
+    for host in (enrol.host for enrol in enrolled):
+        driver = host.gpu_driver
+        if driver.startswith("unusable"):
+            driver = f"NVML is {driver}"
+        elif driver:
+            driver = f"driver {driver} shows none: see CUDA_VISIBLE_DEVICES and what the batch system granted"
+        said["; ".join(filter(None, (driver, host.unsupported_gpus)))] = None
     return f" ({'; '.join(said)})" if any(said) else ""
-
-
-def _state(enrol: Enrol) -> str:
-    driver, others = enrol.host.gpu_driver, enrol.host.unsupported_gpus
-    if driver and not driver.startswith("unusable"):
-        driver = f"driver {driver} shows none: see CUDA_VISIBLE_DEVICES and what the batch system granted"
-    elif driver:
-        driver = f"NVML is {driver}"
-    return "; ".join(filter(None, (driver, others)))
 
 
 def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:

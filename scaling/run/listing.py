@@ -85,21 +85,20 @@ def _families() -> dict[str, list[str]]:
 
 
 def _model(spec: ModelSpec) -> list[str]:
-    batches = ", ".join(
-        f"{_batch_on(spec.name, kind, least)} on {kind}" for kind, least in spec.batch_size.items()
-    )
+    batches = []
+    for kind, least in spec.batch_size.items():
+        larger = [str(size) for _, size in rules.BATCHES.get(spec.name, ()) if kind == "cuda"]
+        by_memory = f"{', '.join(larger)} or {least} by memory"
+        batches.append(f"{by_memory if larger else least} on {kind}")
     gflop, recipe = walk.training_operations(spec.layers, spec.input.shape) / 1e9, spec.recipe
+    reads = f"{'x'.join(map(str, spec.input.shape))}, {spec.outputs:,} classes"
+    if isinstance(spec.input, Tokens):
+        reads = f"{spec.input.length} of {spec.input.words:,} words"
     return [
-        f"  {spec.name:<18}{spec.parameters:>13,}  {_input(spec)}; {gflop:,.3g} GFLOP; {spec.source}",
-        f"  {'':<33}batch {batches}; {recipe.optimizer} {recipe.rate:g} at batch {recipe.at_batch}; "
+        f"  {spec.name:<18}{spec.parameters:>13,}  {reads}; {gflop:,.3g} GFLOP; {spec.source}",
+        f"  {'':<33}batch {', '.join(batches)}; {recipe.optimizer} {recipe.rate:g} at batch {recipe.at_batch}; "
         f"counts {spec.unit}; data {spec.data}",
     ]
-
-
-def _input(spec: ModelSpec) -> str:
-    if isinstance(spec.input, Tokens):
-        return f"{spec.input.length} of {spec.input.words:,} words"
-    return f"{'x'.join(map(str, spec.input.shape))}, {spec.outputs:,} classes"
 
 
 def _data(spec: DataSpec, data_dir: str) -> Iterator[str]:
@@ -168,22 +167,18 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol], started: str = "") -> st
 
 def _starts(made: plan.Plan) -> list[str]:
     """Return how often a script starts, and how to start it less often."""
-    if not made.config.script:
-        return []
-    starts, sizes = len(made.cells), made.config.world_sizes or ()
+    sizes, ranks = made.config.world_sizes or (), sum(point.world_size for point in made.cells)
     fewer = f"; --world-sizes {sizes[-1]} starts it less often" if len(sizes) > 1 else ""
-    ranks = sum(point.world_size for point in made.cells)
-    return [
-        f"the script starts {starts} times a round, in {ranks} processes; a point alone takes its start-up time "
-        f"each time{fewer}"
-    ]
+    often = f"the script starts {len(made.cells)} times a round, in {ranks} processes"
+    alone = "a point alone takes its start-up time each time"
+    return [f"{often}; {alone}{fewer}"] if made.config.script else []
 
 
 def _in_all(made: plan.Plan) -> str:
-    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
     if made.burn_in_s:
-        rounds = f"rounds until {duration(made.burn_in_s)} are over"
-        return f"{counted(len(made.cells), 'point')} a round, {rounds}, {made.rounds} rounds at least"
+        until = f"rounds until {duration(made.burn_in_s)} are over, {made.rounds} rounds at least"
+        return f"{counted(len(made.cells), 'point')} a round, {until}"
+    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
     return f"{counted(len(made.cells) * made.rounds, 'point')} in all, {about}"
 
 
@@ -217,12 +212,6 @@ def _slot(one: placement.Slot, device: Device) -> str:
     cpus = ranges(one.cpus if device == "emulated" else one.cpus_on(device))
     where = ", ".join(filter(None, (gpu, cpus and f"CPUs {cpus}")))
     return f"  rank {one.launch_rank}: {one.host}, {where}, {counted(one.threads_on(device), 'thread')}"
-
-
-def _batch_on(model: str, device: str, least: int) -> str:
-    """Return `64`, or `256, 128 or 64 by memory`: the default batch on a kind of device."""
-    larger = [str(size) for _, size in rules.BATCHES.get(model, ()) if device == "cuda"]
-    return f"{', '.join(larger)} or {least} by memory" if larger else str(least)
 
 
 def _batch(config: SweepConfig) -> str:
