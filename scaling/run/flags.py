@@ -68,8 +68,10 @@ def with_fields(
         own = inspect.signature(function, eval_str=True)
         parameters = {name: one for name, one in own.parameters.items() if one.kind is not one.VAR_KEYWORD}
         context = {"context": parameters.pop("context")}
-        ordered = _placed([*context, *added, *parameters])
         every = {**context, **added, **parameters}
+        ordered = [name for name in every if name not in PLACES]
+        for name in PLACES.keys() & parameters:
+            ordered.insert(ordered.index(PLACES[name]) + 1, name)
         taken = [every[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in ordered]
         cast(Any, function).__signature__ = own.replace(parameters=taken)
         return function
@@ -99,13 +101,6 @@ def _parameter(field: Field, default: Any) -> inspect.Parameter:
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[taken, option]
     )
-
-
-def _placed(names: list[str]) -> list[str]:
-    for name in (name for name, after in PLACES.items() if {name, after} <= {*names}):
-        names.remove(name)
-        names.insert(names.index(PLACES[name]) + 1, name)
-    return names
 
 
 def given(context: typer.Context) -> dict[str, Any]:

@@ -167,12 +167,6 @@ def test_a_larger_batch_and_model_take_more_memory() -> None:
     assert groups.worker_bytes(changed(POINT, kind="comm")) < usual
 
 
-def test_one_point_alone_is_no_group() -> None:
-    found = groups_made(size=1, kinds=["exchange"])
-    assert [(len(group.points), group.side_by_side) for group in found.groups] == [(1, False)]
-    assert not found.side_by_side
-
-
 @pytest.mark.parametrize(
     ("fields", "turns"),
     [

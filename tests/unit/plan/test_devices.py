@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from scaling.agent import child
 from scaling.agent.environment import child_environ
-from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.hosts import gpus
 from scaling.hosts.gpus import gather_gpus
@@ -268,28 +267,6 @@ def test_ranks_on_gpus_keep_their_share_of_the_cores() -> None:
     found = beside_made()
     (gpu, *_) = (point for point in found.cells if point.hardware.device == "cuda")
     assert all(slot.threads == 4 for slot in slots_of(gpu, found.slots))
-
-
-def test_there_is_one_for_each_framework_batch_and_pass() -> None:
-    found = beside_made(batch_sizes=(16, 32), world_sizes=(1, 2))
-    assert [point.workload.batch_size for point in on_cpu(found)] == [16, 32]
-    passes = beside_made("torch:plain", pass_=("forward", "backward"))
-    assert [point.workload.pass_ for point in on_cpu(passes)] == ["forward", "backward"]
-    strong = beside_made(global_batch_size=64)
-    assert [point.workload.batch_size for point in on_cpu(strong)] == [64]
-
-
-def test_it_is_measured_by_itself_also_where_others_take_turns() -> None:
-    found = beside_made(interleave=True, strategy="fake:a")
-    (group,) = (group for group in found.groups if group.points[0].hardware.cores)
-    assert len(group.points) == 1
-    assert not group.side_by_side
-    assert found.side_by_side
-
-
-def test_beside_a_cpu_it_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--baseline-device cpu: .* measures on cpu; leave it out"):
-        beside_made("fake:a", device="cpu")
 
 
 def test_workers_on_gpus_are_never_forks_of_a_server_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
