@@ -103,11 +103,25 @@ LAUNCHES: dict[str, list[HostInfo]] = {
 }
 
 
+# The addresses of the names of some nodes, at which Horovod's ranks listen; "-" for a build that obeys.
+NAMES = {
+    "names on ib0": ("10.10.0.1", "10.10.0.2"),
+    "a name on the loopback": ("10.20.0.1", "127.0.1.1"),
+    "a name on another network": ("10.20.0.1", "10.10.0.2"),
+    "builds that obey": ("-", "-"),
+    "one name on the loopback": ("127.0.1.1",),
+}
+
+
 def launch(text: str) -> list[Enrol]:
-    """The ranks of one of LAUNCHES, of `N ranks` (a host of N cores), of `NxM ranks` (N hosts of M cores), or of
-    `GPUs 9.0/80,-/12` (a host with GPUs of these compute capabilities, `-` for unknown, and GB)."""
+    """The ranks of one of LAUNCHES or NAMES, of `N ranks` (a host of N cores), of `NxM ranks` (N hosts of M cores),
+    or of `GPUs 9.0/80,-/12` (a host with GPUs of these compute capabilities, `-` for unknown, and GB)."""
     if text in LAUNCHES:
         return [enrol(one) for one in LAUNCHES[text]]
+    if text in NAMES:
+        nodes_of = [host(f"node{at}", nics=nics(at), boot_id=str(at)) for at, _ in enumerate(NAMES[text], 1)]
+        told: list[dict[str, str]] = [{} if one == "-" else {"torch:horovod": one} for one in NAMES[text]]
+        return [enrol(one, name_addresses=names) for one, names in zip(nodes_of, told, strict=True)]
     if text.startswith("GPUs "):
         gpus = tuple(_card(one, index) for index, one in enumerate(text.removeprefix("GPUs ").split(",")))
         return [enrol(host(cores=16, memory_bytes=1 << 40, gpus=gpus))] * len(gpus)

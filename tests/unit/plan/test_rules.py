@@ -71,7 +71,9 @@ def lines_of(on: str, text: str) -> Iterator[str]:
     """The lines of a dry run without those of hosts and ranks, and the configuration's own values."""
     ranks = launch(on)
     rates = (100e9, 10e9) if "x" in on else ()
-    made = plan.make(invocation.resolve(flags.parse(text.split())), ranks, lab_bits_per_s=rates)
+    asked = flags.parse(text.split())
+    made = plan.make(invocation.resolve(asked), ranks, lab_bits_per_s=rates)
+    plan.check_given(made, asked.given)
     first, *lines = listing.dry_run(made, ranks).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith(("model ", "script ")))
     yield from (f"$ {on}: {text}", first, *lines[at:])

@@ -222,22 +222,6 @@ def test_every_field_is_in_the_help(shown: str) -> None:
         assert panel in shown
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "--for 90s",
-        "--for 1h30m",
-        "--max-rounds 9 --target-ci 1%",
-        "--target-ci 1% --kinds exchange,solo",
-        "--pass forward --kinds exchange",
-        "--memory-format contiguous --model gpt2-tiny",
-        "--option step_s=1 --option error_at=2",
-    ],
-)
-def test_what_has_its_use_is_taken(command: str) -> None:
-    invocation.resolve(flags.parse(command.split()))
-
-
 def test_unneeded_settings_of_an_older_run_are_allowed() -> None:
     assert invocation.resolve(flags.parse(["--rounds", "2"]), {"max_rounds": 9}).max_rounds == 9
 
