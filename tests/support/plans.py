@@ -114,7 +114,7 @@ NAMES = {
 
 
 def launch(text: str) -> list[Enrol]:
-    """The ranks of one of LAUNCHES or NAMES, of `N ranks` (a host of N cores), of `NxM ranks` (N hosts of M cores),
+    """The ranks of one of LAUNCHES or NAMES, of `N ranks` (a host of N cores), of `NxM ranks` (N hosts of M),
     or of `GPUs 9.0/80,-/12` (a host with GPUs of these compute capabilities, `-` for unknown, and GB)."""
     if text in LAUNCHES:
         return [enrol(one) for one in LAUNCHES[text]]
