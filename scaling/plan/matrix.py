@@ -79,17 +79,11 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
     assert config.precision is not None and config.memory_format is not None
     (pass_,), model = config.pass_, models.spec(config.model)
     shared_by = _node_devices(config, size, slots) if config.rule == "node" else 1
-    if config.global_batch_size is not None:
-        batch_size = _part(config.global_batch_size, size, "--global-batch-size", f"world size {size}")
-    else:
-        assert config.batch_size is not None
-        devices = f"the {shared_by} devices that a node has at world size {size}"
-        batch_size = _part(config.batch_size, shared_by, "--batch-size", devices)
     work = Workload(
         model=config.model,
         data=config.data,
         batch_rule=config.rule,
-        batch_size=batch_size,
+        batch_size=_batch_size(config, size, shared_by),
         precision=config.precision,
         memory_format=config.memory_format,
         compile=config.compile,
@@ -134,6 +128,14 @@ def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
             f"--sequence-length {config.sequence_length}: {model.name} reads images; use --image-size"
         )
     return 0
+
+
+def _batch_size(config: SweepConfig, size: int, shared_by: int) -> int:
+    if config.global_batch_size is not None:
+        return _part(config.global_batch_size, size, "--global-batch-size", f"world size {size}")
+    assert config.batch_size is not None
+    devices = f"the {shared_by} devices that a node has at world size {size}"
+    return _part(config.batch_size, shared_by, "--batch-size", devices)
 
 
 def _part(batch_size: int, shared_by: int, flag: str, devices: str) -> int:

@@ -83,19 +83,13 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
         for index, rank in enumerate(ranks):
             host, local = hosts[rank], local_ranks[hosts[rank].hostname]
             local_ranks[host.hostname] += 1
-            slots.append(
-                Slot(
-                    launch_rank=rank,
-                    host=host.hostname,
-                    local_rank=local,
-                    cpus=pick_cpus(cores, local_rank=index, per_rank=per_rank),
-                    threads=per_rank,
-                    machine=machine,
-                    cpu_quotas=host.cpu_quotas,
-                    owns_machine=bool(host.boot_id) and len(names_of[host.boot_id]) == 1,
-                    **_gpu_of(host, local),
-                )
-            )
+            cpus = pick_cpus(cores, local_rank=index, per_rank=per_rank)
+            is_owner = bool(host.boot_id) and len(names_of[host.boot_id]) == 1
+            slot = Slot(
+                launch_rank=rank, host=host.hostname, local_rank=local, cpus=cpus, threads=per_rank,
+                machine=machine, cpu_quotas=host.cpu_quotas, owns_machine=is_owner, **_gpu_of(host, local),
+            )  # fmt: skip
+            slots.append(slot)
     return near_gpus(sorted(slots, key=lambda slot: slot.launch_rank), hosts, cpus_per_rank)
 
 

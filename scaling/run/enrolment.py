@@ -171,14 +171,17 @@ def locate(
         for rank in others:
             if why := answers[rank].error:
                 raise UsageError(f"{why} (on {enrolled[rank].host.hostname}; {own} has it)")
-    saved = config.save_weights
-    if saved is not None:
-        file = Path(saved).expanduser()
-        check_output(file, "--save-weights")
-        if os.path.lexists(file) and not goes_on:
-            raise UsageError(f"--save-weights {saved}: exists already; name another file, or remove it first")
-        saved = str(file.absolute())
+    saved = config.save_weights and _writable(config.save_weights, goes_on)
     return replace(made, config=replace(config, data_dir=place or None, save_weights=saved))
+
+
+def _writable(path: str, goes_on: bool) -> str:
+    """Return the absolute path. Raises UsageError if it cannot be written, or exists and the run is new."""
+    file = Path(path).expanduser()
+    check_output(file, "--save-weights")
+    if os.path.lexists(file) and not goes_on:
+        raise UsageError(f"--save-weights {path}: exists already; name another file, or remove it first")
+    return str(file.absolute())
 
 
 Answer = TypeVar("Answer", Located, Missing)

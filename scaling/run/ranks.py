@@ -346,21 +346,9 @@ class Ending:
                 self._stream.write(f"{said}\n")
             found = store.read(opened.folder)
         except (StoreError, UsageError) as error:
-            why = str(error).removeprefix(f"{opened.folder}: ")
-            material = Material(header, records)
-            self._give(material, Place("", event=f"not kept: {opened.folder}"))
-            self._stream.write(f"{material.doc.last_line}\n")
-            self._complain(StoreError(f"{opened.folder}: lost during the run ({why}); only the table is left"))
-            return StoreError.exit_code
+            return self._end_without_file(opened.folder, Material(header, records), error)
         opened.close()
-        material = Material(
-            found.header,
-            found.records,
-            predictions=found.predictions,
-            certificate=found.certificate,
-            summaries=found.summaries,
-        )
-        early = bool(self.event)
+        early, material = bool(self.event), Material(**found._asdict())
         page = str(opened.folder / PAGE_FILE) if self._asked.page else ""
         stopped: Interrupted | None = None
         try:
@@ -380,6 +368,13 @@ class Ending:
         if page and early:  # the answer is first: there may be no time for a page
             self.write_page(opened.folder)
         return code
+
+    def _end_without_file(self, folder: Path, material: Material, error: ScalingError) -> int:
+        self._give(material, Place("", event=f"not kept: {folder}"))
+        self._stream.write(f"{material.doc.last_line}\n")
+        why = str(error).removeprefix(f"{folder}: ")
+        self._complain(StoreError(f"{folder}: lost during the run ({why}); only the table is left"))
+        return StoreError.exit_code
 
     def write_page(self, folder: Path) -> str:
         """Write the page into the run's folder; return its path, "" if it was not written. In a process of its
@@ -409,7 +404,7 @@ class Ending:
                 self._complain(error)
 
     def _print(self, material: Material, place: Place) -> None:
-        """Print the last screen, or all tables and the run's place, without the line for"""
+        """Print the last screen, or all tables and the run's place, without the line for programs."""
         from scaling.report.formats import screen, terminal
 
         if self._asked.verbose:
