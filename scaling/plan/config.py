@@ -1,18 +1,22 @@
 """SweepConfig: the fields of a run.
 
-Each field is declared once, with its `Flag`. Flags, file keys and value checks are all derived from it.
-`plan/plan.py` checks what depends on the hosts and replaces defaults of None.
+Each field is declared once, with its `Flag`. The flag and its help, the key of a `--config` file, the messages and
+the bounds are derived from it. `plan/validation.py` checks values; `plan/rules.py` replaces defaults of None.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Annotated, Any, Literal, get_args
+import math
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec.structs import fields as declared
 
-from scaling.errors import UsageError
-from scaling.plan.fields import Flag, fields_of, refusal
+from scaling.errors import UsageError, not_one_of
 from scaling.records.point import (
     BatchRule,
     Feed,
@@ -29,6 +33,111 @@ from scaling.records.point import (
 )
 from scaling.records.task import Malloc
 
+# ---------------------------------------------------------------- fields
+
+COMMAND_LINE = "command line"
+# The types of a file, as users know them.
+TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "array": "a list"}
+# The kind of run that a field belongs to; "" for all. With --epochs, any value of a field of `rates` is refused,
+# and the flag of a field of `measuring`.
+Topic = Literal["", "training", "rates", "measuring", "emulated devices", "cpu workers", "scripts"]
+
+
+class Flag(NamedTuple):
+    """The help of a field and the values that it may have.
+
+    `usual`: whether the short help shows it.
+    `words`: describes a field that takes a number or a word.
+    `example`: ends the message about an empty list; `ascending` names one item of a sorted list.
+    `above`: exclusive lower bound; `least`, `most`: inclusive bounds; `bound` is the message.
+    `displaces`: fields whose values from a file or an older run this one resets.
+    `repeats`: whether each use of the flag adds one item to a list.
+    """
+
+    help: str
+    panel: str
+    usual: bool = False
+    metavar: str | None = None
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    words: str = ""
+    example: str = ""
+    ascending: str = ""
+    above: float | None = None
+    least: float | None = None
+    most: float = math.inf
+    bound: str = ""
+    of: Topic = ""
+    displaces: tuple[str, ...] = ()
+    repeats: bool = False
+
+
+class Field(NamedTuple):
+    """A field of a configuration: its name in Python, its key in files, the types of its value without None. If
+    `is_list`, the types are of its items, which commas separate in its flag."""
+
+    name: str
+    key: str
+    types: tuple[Any, ...]
+    is_list: bool
+    default: Any
+    flag: Flag
+
+    @property
+    def metavar(self) -> str:
+        """What its flag takes, as help texts show it."""
+        usual = "SECONDS" if self.key.endswith("_s") else "N" if int in self.types else "NAME"
+        return self.flag.metavar or usual
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that it takes; empty if it takes any."""
+        literals = (one for one in self.types if get_origin(one) is Literal)
+        return self.flag.choices or tuple(word for one in literals for word in get_args(one))
+
+    def read(self, value: Any) -> Any:
+        """Convert a command-line value to its form in files. Raises UsageError for a wrong list of numbers."""
+        if isinstance(value, tuple):
+            return list(value)
+        if not isinstance(value, str) or not (self.is_list or int in self.types):
+            return value
+        kind = int if int in self.types else str
+        try:
+            return [kind(word) for word in words(value)] if self.is_list else int(value)
+        except ValueError:
+            if self.is_list:
+                raise UsageError(f"{flag(self.key)} {value}: not numbers; write for example 1,2,4") from None
+            return value  # a word is checked later
+
+
+def words(text: str) -> list[str]:
+    """Split a comma-separated list."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def flag(field: str) -> str:
+    """Return the command-line spelling of a field."""
+    return "--" + field.replace("_", "-")
+
+
+@cache
+def fields_of(config: type[msgspec.Struct]) -> Mapping[str, Field]:
+    """Return the fields of a configuration by key, in order."""
+    hints = get_type_hints(config, include_extras=True)
+    found = {}
+    for one in declared(config):
+        kind, said = get_args(hints[one.name])
+        types = [*get_args(kind)] if get_origin(kind) in (Union, UnionType) else [kind]
+        types = [each for each in types if each is not type(None)]
+        items = [get_args(each)[0] for each in types if get_origin(each) is tuple]
+        found[one.encode_name] = Field(
+            one.name, one.encode_name, tuple(items or types), bool(items), one.default, said
+        )
+    return found
+
+
+# ---------------------------------------------------------------- the configuration
+
 KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "train")
 
 WHAT, HOW, TRAINING = "What to measure", "How to measure", "Training to an accuracy"
@@ -39,6 +148,7 @@ _limit, _out = partial(Flag, panel=LIMITS), partial(Flag, panel=OUT)
 # The help of --fabric, also of scaling check.
 FABRIC_FILE = "TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml)."
 _OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_samples")
+MAX_SEED = 1 << 32
 RENAMED = {"pass_": "pass", "for_": "for"}
 
 
@@ -107,12 +217,10 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         metavar="cpu", of="rates")] = None
     shrink: Annotated[float | None, _how(
         "Divide bytes and link rates of emulated devices by K; the table multiplies them back.", metavar="K",
-        default="chosen, so that most of this machine stays idle", of="emulated devices", least=1,
-        bound="must be a number from 1")] = None
+        default="chosen, so that most of this machine stays idle", of="emulated devices", least=1)] = None
     dilate: Annotated[float | None, _how(
         "Multiply all times of emulated devices by D; the table divides them back.", metavar="D",
-        default="chosen, so that most of this machine stays idle", of="emulated devices", least=1,
-        bound="must be a number from 1")] = None
+        default="chosen, so that most of this machine stays idle", of="emulated devices", least=1)] = None
     batch_size: Annotated[int | None, _what(
         "Samples per device and step; per node with --batch-rule node.", usual=True,
         default="the model's; on GPUs 256, 128 or 64 for resnet50 by memory, for text by a trial step",
@@ -150,10 +258,11 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
         default="none: measure rates", least=1, of="")] = None
     target_top1: Annotated[float | None, _train(
         "Stop at this top-1 and report the seconds of training until then.", metavar="PERCENT",
-        default="none: all epochs")] = None
+        default="none: all epochs", least=1, most=100,
+        bound="in percent, from 1 to 100; write for example 98")] = None
     lr: Annotated[float | None, _train(
         "Learning rate of one device at its batch.", metavar="RATE",
-        default="the model's, at the model's batch; see --list")] = None
+        default="the model's, at the model's batch; see --list", above=0)] = None
     lr_scale: Annotated[tuple[LrScale, ...] | None, _train(
         "How the rate grows with the batch of all devices: linear, sqrt, none; several rules mean several "
         "trainings.", metavar="RULE,...", default="linear for sgd, none for adadelta, else sqrt",
@@ -223,18 +332,20 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     warm_up_s: Annotated[float | None, _how(
         "Least seconds of training before the first window. Then steps and clocks of GPUs must be steady.",
         default="on GPUs 3, for all points that take turns together; else until steps are steady", least=0,
-        bound="must be a number from 0", of="measuring")] = None
+        of="measuring")] = None
     soak_s: Annotated[float | None, _how(
         "Seconds that exchanges train on after the first round's windows, to test whether the efficiency "
         "lasts.", default="a fifth of the planned time, at most 12, if points take turns; else 0", least=0,
-        bound="must be a number from 0", of="measuring")] = None
+        of="measuring")] = None
     trace: Annotated[bool, _how(
         "Profile five more steps of each cell (not counted) into files for https://ui.perfetto.dev.")] = False
     target_ci: Annotated[str | None, _how(
         "Add rounds until the half-width of every efficiency's 95 % interval is below this.", usual=True,
         metavar="1%", of="rates", displaces=("for",))] = None
     max_rounds: Annotated[int, _how("Most rounds that --target-ci may reach.", above=0, of="measuring")] = 20
-    seed: Annotated[int, _how("Seed of the order, the weights and the data.")] = 1
+    seed: Annotated[int, _how(
+        "Seed of the order, the weights and the data.", least=0, most=MAX_SEED - 1,
+        bound=f"from 0 to {MAX_SEED - 1}")] = 1
     malloc: Annotated[Malloc, _how(
         "keep: CPU workers keep freed memory, which they may otherwise fault in again in each step. system: "
         "the C library decides.", metavar="keep|system", of="cpu workers")] = "keep"
@@ -275,3 +386,28 @@ def build(data: dict[str, Any], *, source: str, of: type[SweepConfig] = SweepCon
         return msgspec.convert(data, of)
     except msgspec.ValidationError as error:
         raise UsageError(refusal(str(error), data, source, fields_of(of))) from None
+
+
+def refuse(mistakes: Iterable[str]) -> None:
+    """Raise UsageError with the first of these mistakes, if there is one."""
+    for mistake in mistakes:
+        raise UsageError(mistake)
+
+
+def refusal(message: str, data: Mapping[str, Any], source: str, known: Mapping[str, Field]) -> str:
+    """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into a message with the flag or key first."""
+    what, _, path = message.replace(" | null", "").partition(" - at ")
+    key = path.strip("`").removeprefix("$.").removeprefix("$")
+    name = key.split("[")[0]
+    given, field = data.get(name), known.get(name)
+    where = flag(name) if source == COMMAND_LINE and name else f"{source}: {key}" if key else source
+    if field is None:
+        return f"{where}: {what.lower() if key else what}"
+    if field.flag.words:
+        return f"{where}: {given!r} is not {field.flag.words}"
+    if not what.startswith("Invalid enum value"):
+        expected = re.sub(r"`(\w+)`", lambda found: TYPES.get(found[1], found[1]), what.lower())
+        return f"{where}: {expected}"
+    several = [given] if isinstance(given, str) else [word for word in given or () if isinstance(word, str)]
+    wrong = next((word for word in several if word not in field.choices), several[0] if several else "")
+    return f"{where}: {not_one_of(wrong, field.choices)}"

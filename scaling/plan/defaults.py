@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
-from scaling.plan.groups import Group, seats
+from scaling.plan.groups import Group, operations, seats
 from scaling.plan.validation import BURN_IN_ROUNDS, check_max_rounds
 from scaling.records.host import Gpu
 from scaling.records.point import Device, Point, Workload
-from scaling.workloads import models, walk
+from scaling.workloads import models
 
 # Defaults of (rounds, windows, seconds of a window). They were chosen by simulation for equal wall time
 # (python -m tests.bench.intervals). Where noise is as large over 1 s as over 0.1 s, as on many virtual machines,
@@ -127,21 +127,17 @@ def warm_up_s(device: Device, least_s: float | None = None) -> tuple[float, floa
 
 def with_clocks(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> SweepConfig:
     """Fill in the timeouts of workers if they are not given."""
-    startup_s = config.startup_timeout_s or _startup_s(config, device, gpus)
-    deadline_s = (TRAINING_S if config.epochs else POINT_S) + max(0.0, startup_s - STARTUP_S)
-    return replace(config, startup_timeout_s=startup_s, point_timeout_s=config.point_timeout_s or deadline_s)
-
-
-def _startup_s(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> float:
     seconds = STARTUP_ON_GPUS_S if device == "cuda" else STARTUP_S
     if config.compile:
         seconds *= COMPILING
-    if device != "cuda":
-        return seconds
-    newest = max((gpu.compute_capability or (0, 0) for gpu in gpus), default=(0, 0))
-    used = map(frameworks.named, config.strategy or ())
-    translating = (one.translation_s for one in used if one.kernels_up_to and newest > one.kernels_up_to)
-    return max((seconds, *translating))
+    if device == "cuda":
+        newest = max((gpu.compute_capability or (0, 0) for gpu in gpus), default=(0, 0))
+        used = map(frameworks.named, config.strategy or ())
+        translating = (one.translation_s for one in used if one.kernels_up_to and newest > one.kernels_up_to)
+        seconds = max((seconds, *translating))
+    startup_s = config.startup_timeout_s or seconds
+    deadline_s = (TRAINING_S if config.epochs else POINT_S) + max(0.0, startup_s - STARTUP_S)
+    return replace(config, startup_timeout_s=startup_s, point_timeout_s=config.point_timeout_s or deadline_s)
 
 
 # ---------------------------------------------------------------- estimated time
@@ -170,8 +166,7 @@ THREAD_FLOP_S, GPU_FLOP_S, GPU_FLOP_S_IN_FP32 = 80e9, 100e12, 20e12
 
 def step_s(work: Workload, device: Device, threads: int) -> float:
     """Estimate the seconds of one step of a real device by the model's operations."""
-    model = models.of(work)
-    flop = work.batch_size * walk.training_operations(model.layers, model.input.shape)
+    flop = operations(work)
     if device == "cuda":
         return flop / (GPU_FLOP_S_IN_FP32 if work.precision == "fp32" else GPU_FLOP_S)
     return flop / (max(1, threads) * THREAD_FLOP_S)
@@ -208,7 +203,9 @@ def group_s(
 
 def _on_gpus_s(group: Group, config: SweepConfig, window_s: float, epochs: int, *, seats_apart: bool) -> float:
     windows = config.windows or turns_in_round(window_s + UNCOUNTED_ON_GPU_S)
-    start_s = ON_GPU_S + max(_import_s(point, config) for point in group.points)
+    running = (frameworks.running(point.strategy) for point in group.points)
+    fresh = (one.startup_s for one in running if not one.forks("cuda", fresh=config.fresh_workers))
+    start_s = ON_GPU_S + max(fresh, default=0.0)  # a fork has imported its framework
     first_s = sum(_first_step_s(point) for point in group.points)
     warm_up_s = _estimated_warm_up_s(config, group.points[0], window_s)
     if group.side_by_side and config.warm_up_s is None and config.rounds:  # later rounds find the GPUs warm
@@ -237,12 +234,6 @@ def _estimated_warm_up_s(config: SweepConfig, point: Point, window_s: float) -> 
         return 3 * window_s
     least_s, _ = warm_up_s(point.hardware.device, config.warm_up_s)
     return max(least_s, WARM_UP_WINDOWS * window_s) + 2 * window_s
-
-
-def _import_s(point: Point, config: SweepConfig) -> float:
-    """Seconds until a worker has imported its framework; 0 for a fork of a process that has."""
-    framework = frameworks.running(point.strategy)
-    return 0.0 if framework.forks(point.hardware.device, fresh=config.fresh_workers) else framework.startup_s
 
 
 def _first_step_s(point: Point) -> float:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scaling import frameworks
 from scaling.plan.placement import Slot, slots_of
-from scaling.records.point import EXCHANGING, Point, Record
-from scaling.workloads import models
+from scaling.records.point import EXCHANGING, Point, Record, Workload
+from scaling.workloads import models, walk
 
 # The part of a host's memory that workers may use. Cached files need the rest, and the needs are estimates.
 MEMORY_PART = 0.5
@@ -44,16 +44,21 @@ class Group(Record, frozen=True, kw_only=True):
 
 def together(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> tuple[Group, ...]:
     """Group the points of a round. `memory_bytes` is by host."""
-    found: list[Group] = []
 
     def batch_of(cell: Point) -> int:
         return 0 if cell.workload.is_strong else cell.workload.batch_size
 
-    for family in _divided(cells, lambda cell: frameworks.load(cell.strategy).baseline):
-        found += _fitting(without_doubles(family), slots, memory_bytes) or [
-            group for batch in _divided(family, batch_of) for group in _of_batch(batch, slots, memory_bytes)
-        ]
-    return tuple(found)
+    def grouped(part: Sequence[Point], *keys: Callable[[Point], int]) -> list[Group]:
+        own = without_doubles(part)
+        if len(own) > 1 and _fit(own, slots, memory_bytes):
+            return [Group(points=tuple(own), side_by_side=True)]
+        if not keys:
+            return [*apart(own)]
+        first, *others = keys
+        return [group for one in _divided(sorted(part, key=first), first) for group in grouped(one, *others)]
+
+    families = _divided(cells, lambda cell: frameworks.load(cell.strategy).baseline)
+    return tuple(group for one in families for group in grouped(one, batch_of, lambda cell: cell.world_size))
 
 
 def apart(cells: Sequence[Point]) -> tuple[Group, ...]:
@@ -84,15 +89,7 @@ def _divided(cells: Iterable[Point], key: Callable[[Point], object]) -> Iterable
     return parts.values()
 
 
-def _of_batch(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
-    sizes = sorted({cell.world_size for cell in cells})
-    by_size = [without_doubles([cell for cell in cells if cell.world_size == size]) for size in sizes]
-    return _fitting(without_doubles(cells), slots, memory_bytes) or [
-        group for one in by_size for group in _fitting(one, slots, memory_bytes) or apart(one)
-    ]
-
-
-def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
+def _fit(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> bool:
     needed: dict[str, int] = defaultdict(int)
     limit: dict[str, int] = {}
     for cell in cells:
@@ -100,16 +97,13 @@ def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mappin
             machine = slot.machine or slot.host
             needed[machine] += worker_bytes(cell)
             limit[machine] = memory_bytes[slot.host]
-    fits = all(needed[machine] <= MEMORY_PART * limit[machine] for machine in needed)
-    return [Group(points=tuple(cells), side_by_side=True)] if fits and len(cells) > 1 else []
+    return all(needed[machine] <= MEMORY_PART * limit[machine] for machine in needed)
 
 
 def worker_bytes(point: Point) -> int:
     """Estimate the host's memory for one worker of a point: every layer's output is kept for the backward pass."""
-    strategy = frameworks.load(point.strategy)
-    if point.hardware.device == "cuda":
-        return frameworks.resident_bytes(strategy.baseline) + ON_GPU_BYTES
-    return frameworks.resident_bytes(strategy.baseline) + training_bytes(point)
+    own_bytes = ON_GPU_BYTES if point.hardware.device == "cuda" else training_bytes(point)
+    return frameworks.resident_bytes(frameworks.load(point.strategy).baseline) + own_bytes
 
 
 def training_bytes(point: Point) -> int:
@@ -120,6 +114,12 @@ def training_bytes(point: Point) -> int:
         return int(weights / point.hardware.shrink)
     values = 0 if point.kind == "comm" else sum(math.prod(each.output) for each in spec.placed)
     return weights + values * work.batch_size * (FLOAT32_BYTES if work.precision == "fp32" else FLOAT32_BYTES // 2)
+
+
+def operations(work: Workload) -> int:
+    """Return the floating-point operations of one step of a device, forward and backward."""
+    model = models.of(work)
+    return work.batch_size * walk.training_operations(model.layers, model.input.shape)
 
 
 def held_bytes(point: Point) -> int:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -13,14 +14,27 @@ from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.emulated.profiles import Rate
 from scaling.errors import StrategyError, UsageError, near
-from scaling.frameworks.base import Traits, read_options
-from scaling.plan import training
-from scaling.plan.config import SweepConfig
+from scaling.frameworks.base import read_options
+from scaling.plan import refusals
+from scaling.plan.config import SweepConfig, refuse
 from scaling.plan.placement import Slot, first_slots, slots_of, whole_cpu
+from scaling.plan.refusals import nodes_of, traits
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
-from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Placement, Point, Workload
-from scaling.workloads import data, models
+from scaling.records.point import (
+    EXCHANGING,
+    WANTED,
+    Device,
+    Hardware,
+    Kind,
+    LrScale,
+    Point,
+    Regime,
+    Workload,
+)
+from scaling.text import counted
+from scaling.workloads import data, models, schedule
+from scaling.workloads.layers import BatchNorm
 from scaling.workloads.specs import Images, ModelSpec, Tokens
 
 # ---------------------------------------------------------------- kinds
@@ -37,145 +51,12 @@ OF_EMULATED: tuple[Kind, ...] = tuple(kind for kind in USUAL if kind != "each")
 
 
 def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
-    """Return the given kinds, else the usual ones, with OF_DATA if the data is decoded from files.
-    Raises UsageError if `feed` or `held` is given for data that is not read."""
-    given, found = config.kinds, data.spec(name)
-    if given is None:
-        if device == "emulated":
-            return OF_EMULATED
-        return (*USUAL, *OF_DATA) if found.format in data.DECODED else USUAL
-    for kind in (kind for kind in OF_DATA if kind in given):
-        if device == "emulated":
-            raise UsageError(f"--kinds {kind}: emulated devices read no data; leave it out")
-        if found.format == "made":
-            raise UsageError(
-                f"--kinds {kind}: {name} is one batch that stays on the device, so no step waits for data; leave "
-                "it out, or choose --data that is read"
-            )
-    return given
-
-
-# ---------------------------------------------------------------- feed
-
-
-def check_feed(config: SweepConfig, device: Device, name: str) -> None:
-    """Raise UsageError for a native feed, --feed-workers or --drop-caches that would change nothing."""
-    native = config.feed == "native"
-    if config.feed_workers is not None and not native:
-        raise UsageError(f"--feed-workers {config.feed_workers}: only for the native feed; add --feed native")
-    if config.drop_caches:
-        _check_files("--drop-caches", device, name)
-        if config.interleave:
-            raise UsageError(
-                "--interleave: points that take turns read the same pictures, and the second finds them in the "
-                "page cache; leave it out with --drop-caches"
-            )
-    if native:
-        _check_files("--feed native", device, name)
-        if config.epochs is not None:
-            raise UsageError(
-                "--feed native: --epochs trains on the reference feed, whose epochs are exact; leave it out"
-            )
-
-
-def _check_files(flag: str, device: Device, name: str) -> None:
+    """Return the given kinds, else the usual ones, with OF_DATA if the data is decoded from files."""
+    if config.kinds is not None:
+        return config.kinds
     if device == "emulated":
-        raise UsageError(f"{flag}: emulated devices read no data; leave it out")
-    if data.spec(name).format not in data.DECODED:
-        files = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in data.DECODED)
-        raise UsageError(
-            f"{flag}: --data {name} is held in memory; leave it out, or choose --data that is decoded from files: "
-            f"{files}"
-        )
-
-
-def feed_refusal(point: Point) -> str | None:
-    """Return why the point's framework cannot feed it, naming the flag; None if it can."""
-    work = point.workload
-    strategy = frameworks.load(point.strategy)
-    drives = strategy.traits(point.strategy).drives
-    if work.drop_caches and drives == "point":
-        return "--drop-caches: its helpers compute, and hold their samples in memory; leave it out"
-    if work.feed != "native":
-        return None
-    read, found = strategy.native_formats, data.spec(work.data).format
-    if not read:
-        return "--feed native: its framework has no own pipeline; leave it out"
-    if found in read:
-        return None
-    names = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in read)
-    hint = f", {strategy.native_hint}" if strategy.native_hint else ""
-    return f"--feed native: its own pipeline does not read --data {work.data}; leave it out, or take {names}{hint}"
-
-
-# ---------------------------------------------------------------- CPU baseline of GPUs
-# The plain loop on all cores of the first host, with which GPUs are compared.
-
-
-def check_baseline_device(config: SweepConfig, device: Device) -> None:
-    """Raise UsageError if the launch is not on GPUs, or a framework does not run on CPUs."""
-    if config.baseline_device is None:
-        return
-    if device != "cuda":
-        raise UsageError(
-            f"--baseline-device {config.baseline_device}: is compared with GPUs, and this launch measures on "
-            f"{device}; leave it out"
-        )
-    for name in config.strategy or ():
-        plain = frameworks.load(name).baseline
-        if "cpu" not in frameworks.load(plain).devices(plain):
-            raise UsageError(
-                f"--baseline-device {config.baseline_device}: {plain} does not run on cpu; leave it out"
-            )
-
-
-def baseline(
-    name: str, work: Workload, options: dict[str, str], placement: Placement, slots: Sequence[Slot]
-) -> Point:
-    """Return the plain loop on a whole CPU, at the batch of one GPU.
-    Always fp32 and the frameworks' own memory format, as is usual on CPUs."""
-    (first,) = first_slots(1, placement, slots)
-    return Point(
-        strategy=frameworks.load(name).baseline,
-        kind="solo",
-        world_size=1,
-        round=0,
-        workload=replace(work, precision="fp32", memory_format="contiguous"),
-        hardware=Hardware(device="cpu", cores=whole_cpu(first, slots).threads),
-        placement=placement,
-        options=options,
-    )
-
-
-# ---------------------------------------------------------------- passes
-# Forward and backward pass exchange nothing: the plain loop on one device measures them.
-
-
-def check_passes(config: SweepConfig) -> None:
-    """Raise UsageError for strategies that exchange or lack one of the passes."""
-    text = ",".join(config.pass_)
-    for name in config.strategy or () if config.has_passes else ():
-        strategy = frameworks.load(name)
-        if name != strategy.baseline:
-            raise UsageError(
-                f"--pass {text}: {name} exchanges gradients, and passes do not; use --strategy {strategy.baseline}"
-            )
-        if lacking := [one for one in config.pass_ if one not in strategy.traits(name).passes]:
-            raise UsageError(f"--pass {text}: {name} has no {lacking[0]} pass alone, only whole steps")
-
-
-def pass_world_sizes(config: SweepConfig, defaults: Sequence[int]) -> tuple[int, ...]:
-    """Return the world sizes: the given ones, else one device for passes and `defaults` for whole steps.
-    Raises UsageError for passes on several devices."""
-    if not config.has_passes:
-        return config.world_sizes or tuple(defaults)
-    sizes = config.world_sizes or (1,)
-    if sizes != (1,):
-        raise UsageError(
-            f"--world-sizes {','.join(map(str, sizes))} with --pass {','.join(config.pass_)}: passes are timed on "
-            "one device, since they exchange nothing; leave it out"
-        )
-    return sizes
+        return OF_EMULATED
+    return (*USUAL, *OF_DATA) if data.spec(name).format in data.DECODED else USUAL
 
 
 # ---------------------------------------------------------------- batch rules
@@ -196,9 +77,8 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
     Raises UsageError if the batch does not divide."""
     assert config.model is not None and config.data is not None
     assert config.precision is not None and config.memory_format is not None
-    (pass_,) = config.pass_
+    (pass_,), model = config.pass_, models.spec(config.model)
     shared_by = _node_devices(config, size, slots) if config.rule == "node" else 1
-    model = models.spec(config.model)
     work = Workload(
         model=config.model,
         data=config.data,
@@ -217,15 +97,18 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
         feed_workers=config.feed_workers or 0,
         drop_caches=config.drop_caches,
     )
-    return _of_script(work, config) if config.script else _checked(work)
-
-
-def _of_script(work: Workload, config: SweepConfig) -> Workload:
-    assert config.script is not None and config.label is not None and config.unit is not None
-    return replace(
-        work, model=config.label, precision="own", unit=config.unit, script=config.script,
-        samples_per_step=config.samples_per_step or 0, in_place=config.in_place,
-    )  # fmt: skip
+    if config.script:
+        assert config.label is not None and config.unit is not None
+        return replace(
+            work, model=config.label, precision="own", unit=config.unit, script=config.script,
+            samples_per_step=config.samples_per_step or 0, in_place=config.in_place,
+        )  # fmt: skip
+    try:
+        _ = models.of(work).placed  # walks through the layers
+    except UsageError as error:
+        given = f"image-size {work.image_size}" if work.image_size else f"sequence-length {work.sequence_length}"
+        raise UsageError(f"--{given}: {work.model}: {error}") from None
+    return work
 
 
 def image_size(config: SweepConfig, model: ModelSpec) -> int:
@@ -245,17 +128,6 @@ def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
             f"--sequence-length {config.sequence_length}: {model.name} reads images; use --image-size"
         )
     return 0
-
-
-def _checked(work: Workload) -> Workload:
-    try:
-        _ = models.of(work).placed  # walks through the layers
-    except UsageError as error:
-        size = (
-            f"--image-size {work.image_size}" if work.image_size else f"--sequence-length {work.sequence_length}"
-        )
-        raise UsageError(f"{size}: {work.model}: {error}") from None
-    return work
 
 
 def _batch_size(config: SweepConfig, size: int, shared_by: int) -> int:
@@ -295,58 +167,122 @@ def _by_node(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Mapping[s
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
     """List every point of one round once: strategies of a framework share its controls.
     Raises UsageError for a point that no launch on these slots could run."""
-    _check_servers(config, slots)
-    check_passes(config)
     assert config.strategy is not None and config.world_sizes is not None
     by_cell: dict[str, Point] = {}
     for name in config.strategy:
         for size in config.world_sizes:
             for point in _points(config, device, name, size, slots):
                 with suppress(StrategyError):  # reported by `refused`; other points can run
-                    strategy = frameworks.load(point.strategy)
-                    if reason := strategy.refuse(point) or training.refusal(point) or feed_refusal(point):
-                        raise UsageError(f"--strategy {name}: {reason}")
+                    refuse(f"--strategy {name}: {reason}" for reason in _refusals(point))
                 by_cell.setdefault(point.cell, point)
     return tuple(by_cell.values())
 
 
+def _refusals(point: Point) -> Iterator[str]:
+    """Yield why no launch can run a point. Raises StrategyError for a faulty strategy."""
+    if reason := frameworks.load(point.strategy).refuse(point):
+        yield reason
+    yield from _of_regime(point)
+    yield from refusals.of_feed(point)
+
+
+def _of_regime(point: Point) -> Iterator[str]:
+    """Yield why a strategy cannot train a point to an accuracy."""
+    regime, work, name = point.regime, point.workload, point.strategy
+    if regime is None:
+        return
+    skills = traits(name).accuracy
+    if "evaluate" not in skills:
+        able = [one for one in frameworks.NAMES if "evaluate" in traits(one).accuracy]
+        yield f"--epochs {regime.epochs}: {name} cannot evaluate its model; {', '.join(able)} can"
+    if schedule.varies(regime) and "rate" not in skills:
+        flag = "--warmup-epochs" if regime.warmup_epochs else "--lr-steps"
+        yield f"{flag}: {name} has a constant learning rate; leave it out"
+    if 0 < regime.train_samples < point.global_batch_size:
+        step = f"one step of {point.global_batch_size} samples on {counted(point.world_size, 'device')}"
+        yield f"--train-samples {regime.train_samples}: fewer than {step}; use more, or a smaller --batch-size"
+    if not any(isinstance(placed.layer, BatchNorm) for placed in models.of(work).placed):
+        return
+    if point.world_size > 1 and "statistics" not in skills:
+        averages = f"has batch norm, whose statistics {name} cannot average over ranks"
+        yield f"--epochs {regime.epochs}: {work.model} {averages}; choose another model or strategy"
+    if work.batch_size < 2:
+        yield f"--batch-size {work.batch_size}: batch norm needs 2 samples per device to learn from"
+
+
 def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Sequence[Slot]) -> Iterator[Point]:
     plain = frameworks.load(name).baseline
+    own, shared = _options(config, name), _options(config, plain)
     # A plain loop whose passes or batches are measured is its own baseline.
     is_alone = name == plain and (config.has_passes or config.batch_sizes is not None)
     for one in each(config):
-        work = workload(one, size, slots)
-        own = replace(one, kinds=("exchange",)) if is_alone else one
-        for point in _of_size(own, device, name, size, work):
-            for word in config.interconnect if point.kind in EXCHANGING else (point.interconnect,):
-                yield _with_servers(replace(point, interconnect=word), config, slots)
+        work, point = workload(one, size, slots), partial(_point, one, device)
+        exchange = point(name, "exchange", size, work, own)
+        exchanges = [exchange] if config.epochs is None else [*_trainings(config, exchange)]
+        if size > 1 and not is_alone and config.epochs is None and "comm" in (config.kinds or ()):
+            exchanges.append(point(name, "comm", size, work, own))
+        for of in exchanges:
+            for word in config.interconnect:
+                yield _with_servers(replace(of, interconnect=word), config, slots)
+        if not is_alone and config.epochs is None:
+            for kind, of_size, of_work in _controls(config, size, work):
+                yield point(plain, kind, of_size, of_work, shared)
         if config.baseline_device is not None:
-            yield baseline(name, work.reference(size), _options(config, plain), config.placement, slots)
+            # On a whole CPU, at the batch of one GPU, in fp32 and the framework's own memory format, as is usual.
+            first = whole_cpu(first_slots(1, config.placement, slots)[0], slots)
+            of_cpu = replace(work.reference(size), precision="fp32", memory_format="contiguous")
+            hardware = Hardware(device="cpu", cores=first.threads)
+            yield replace(point(plain, "solo", 1, of_cpu, shared), hardware=hardware)
 
 
-def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:
-    plain = frameworks.load(name).baseline
-    assert config.kinds is not None
-    wanted, point = config.kinds, partial(_point, config, device)
-    own, shared, part = _options(config, name), _options(config, plain), replace(work, node_devices=1)
-    exchange = point(name, "exchange", size, work, own)
-    if config.epochs is not None:
-        yield from training.points(config, exchange)
-        return
-    yield exchange
-    if "comm" in wanted and size > 1:
-        yield point(name, "comm", size, work, own)
+def _controls(config: SweepConfig, size: int, work: Workload) -> Iterator[tuple[Kind, int, Workload]]:
+    """Yield the control runs of an exchange: the kind, the world size and the work of each."""
+    wanted, part = config.kinds or (), replace(work, node_devices=1)
     if "solo" in wanted:
         # If a rule divides the batch, efficiency is against the whole batch on one device. The part alone shows
         # what smaller batches cost.
-        yield point(plain, "solo", 1, work.reference(size), shared)
-        yield point(plain, "solo", 1, part, shared)
+        yield "solo", 1, work.reference(size)
+        yield "solo", 1, part
     for kind in (kind for kind in ALL_DEVICES if kind in wanted and size > 1):
-        yield point(plain, kind, size, work, shared)
+        yield kind, size, work
     for kind in (kind for kind in OF_DATA if kind in wanted):
-        yield point(plain, kind, 1, part, shared)
+        yield kind, 1, part
         if size > 1:
-            yield point(plain, kind, size, work, shared)
+            yield kind, size, work
+
+
+def _trainings(config: SweepConfig, point: Point) -> Iterator[Point]:
+    """Make the trainings of an exchange, one for each rule and seed."""
+    for rule in config.lr_scale or (schedule.RULES[models.of(point.workload).recipe.optimizer],):
+        for seed in config.seeds or (config.seed,):
+            yield replace(point, kind="train", regime=_regime(config, point, rule, seed))
+
+
+def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regime:
+    """A given rate is for the batch of one device, the recipe's rate for the recipe's batch."""
+    assert config.epochs is not None
+    recipe = models.of(point.workload).recipe
+    base_rate = recipe.rate if config.lr is None else config.lr
+    base_batch = recipe.at_batch if config.lr is None else point.reference.batch_size
+    update_samples = point.global_batch_size if traits(point.strategy).synchronous else point.workload.batch_size
+    times = update_samples / base_batch
+    return Regime(
+        epochs=config.epochs,
+        seed=seed,
+        rate=schedule.scaled(base_rate, rule, times),
+        base_rate=base_rate,
+        base_batch=base_batch,
+        optimizer=recipe.optimizer,
+        lr_scale=rule if times != 1 else "none",
+        warmup_epochs=config.warmup_epochs or 0,
+        lr_steps=config.lr_steps or (),
+        augment_epochs=config.augment_epochs or 0,
+        # 98.4 / 100 is slightly more than 0.984.
+        target_top1=None if config.target_top1 is None else round(config.target_top1 / 100, 12),
+        weights=str(Path(config.weights).expanduser().absolute()) if config.weights else "",
+        train_samples=config.train_samples or 0,
+        test_samples=config.test_samples or 0,
+    )
 
 
 def _point(
@@ -407,7 +343,7 @@ def refused(
     on_network: Callable[[Point], tuple[str, str] | None] = lambda _: None,
 ) -> dict[str, str]:
     """Return by cell why a point cannot run on its nodes or network. Raises UsageError if no exchange can."""
-    found = {point.cell: _refusal(point, slots) or on_network(point) for point in points}
+    found = {point.cell: next(refusals.on_nodes(point, slots), None) or on_network(point) for point in points}
     reasons = {cell: one for cell, one in found.items() if one is not None}
     if not any(point.kind in WANTED and point.cell not in reasons for point in points):
         first = next(point for point in points if point.cell in reasons)
@@ -416,91 +352,16 @@ def refused(
     return {cell: why for cell, (why, _) in reasons.items()}
 
 
-def _refusal(point: Point, slots: Sequence[Slot]) -> tuple[str, str] | None:
-    """Return the reason and the fix; None if the point can run."""
-    try:
-        frameworks.load(point.strategy).refuse(point)
-    except StrategyError as error:
-        return str(error), "mend its file"
-    traits, ranks = _traits(point.strategy), slots_of(point, slots)
-    is_on_gpus = point.hardware.device == "cuda"
-    if traits.drives == "node" and (nodes := _nodes(point, slots)) > 1:
-        why = f"one process drives the devices of one node, {point.world_size} devices are on {nodes} nodes"
-        return why, "choose smaller --world-sizes"
-    if traits.drives == "node" and is_on_gpus and (why := _unseen(ranks)):
-        return why, "let every rank see all GPUs of its node (Slurm: --gpu-bind=none and no --gpus-per-task)"
-    exchanges = point.kind in EXCHANGING and point.world_size > 1
-    if traits.nccl and is_on_gpus and exchanges and (why := _sliced(ranks)):
-        return why, "take one slice of each GPU, or a strategy without NCCL"
-    return None
-
-
-def _unseen(ranks: Sequence[Slot]) -> str:
-    """Return why rank 0's process cannot drive the GPUs of all ranks of its node; "" if it can."""
-    first = ranks[0]
-    if len(ranks) > 1 and first.shown_gpu:
-        return f"one process drives the devices of one node, and sees one slice of a GPU only ({first.host})"
-    if all(rank.visible_gpus == first.visible_gpus for rank in ranks):
-        return ""
-    seen = len({rank.gpu for rank in ranks} & set(first.visible_gpus))
-    return (
-        f"one process drives the devices of one node, and rank {first.launch_rank} on {first.host} sees {seen} of "
-        f"the {len(ranks)} GPUs, or in another order"
-    )
-
-
-def _sliced(ranks: Sequence[Slot]) -> str:
-    """Return which two ranks are on slices of one GPU, which NCCL refuses
-    (https://github.com/NVIDIA/nccl/issues/1716)."""
-    owner: dict[tuple[str, str], Slot] = {}
-    for rank in ranks:
-        other = owner.setdefault((rank.host, rank.whole_gpu), rank)
-        if other is not rank and rank.whole_gpu:
-            return (
-                f"ranks {other.launch_rank} and {rank.launch_rank} on {rank.host} are on slices of one GPU "
-                f"({rank.whole_gpu}), which NCCL takes for one device"
-            )
-    return ""
-
-
 def kept(points: Iterable[Point], reasons: Mapping[str, str]) -> list[Point]:
     """Drop controls that cannot run. Exchanges that cannot run stay, with their reason."""
     return [point for point in points if point.kind in WANTED or point.cell not in reasons]
 
 
 def _with_servers(point: Point, config: SweepConfig, slots: Sequence[Slot]) -> Point:
-    if not _traits(point.strategy).servers:
+    if not traits(point.strategy).servers:
         return point
-    count = _nodes(point, slots) if config.servers == "per-node" else config.servers
+    count = nodes_of(point, slots) if config.servers == "per-node" else config.servers
     return replace(point, servers=count, server_hosts=config.server_hosts)
-
-
-def _check_servers(config: SweepConfig, slots: Sequence[Slot]) -> None:
-    defaults = SweepConfig()
-    asked = {
-        "--servers": config.servers != defaults.servers,
-        "--server-hosts": config.server_hosts != defaults.server_hosts,
-    }
-    names = config.strategy or ()
-    if not any(_traits(name).servers for name in names):
-        for flag in (flag for flag, given in asked.items() if given):
-            raise UsageError(f"{flag}: none of {', '.join(names)} has parameter servers")
-    hosts = len({slot.host for slot in slots})
-    if config.server_hosts == "dedicated" and hosts < 2:
-        raise UsageError("--server-hosts dedicated: this launch has one host; servers can only share it")
-    if config.server_hosts == "dedicated" and config.servers != "per-node" and config.servers >= hosts:
-        raise UsageError(
-            f"--servers {config.servers} --server-hosts dedicated: of {hosts} hosts at most {hosts - 1} can be "
-            "kept for servers"
-        )
-
-
-def _nodes(point: Point, slots: Sequence[Slot]) -> int:
-    return len({slot.host for slot in slots_of(point, slots)})
-
-
-def _traits(name: str) -> Traits:
-    return frameworks.load(name).traits(name)
 
 
 # ---------------------------------------------------------------- addresses of names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -65,7 +66,9 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
     granted = min(granted_cpus(hosts[rank] for rank in ranks) for ranks in ranks_of.values())
     fewest = min(len(cores_by[machine]) // len(ranks) for machine, ranks in ranks_of.items())
     per_rank = cpus_per_rank or max(1, int(min(fewest, granted)))
-    owners = _owners(hosts)
+    names_of: dict[str, set[str]] = {}
+    for host in hosts:
+        names_of.setdefault(host.boot_id, set()).add(host.hostname)
     slots: list[Slot] = []
     local_ranks: Counter[str] = Counter()
     for machine, ranks in ranks_of.items():
@@ -78,11 +81,15 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
                 f"at most {max(1, len(cores) // len(ranks))} fit"
             )
         for index, rank in enumerate(ranks):
-            local = local_ranks[hosts[rank].hostname]
-            local_ranks[hosts[rank].hostname] += 1
+            host, local = hosts[rank], local_ranks[hosts[rank].hostname]
+            local_ranks[host.hostname] += 1
             cpus = pick_cpus(cores, local_rank=index, per_rank=per_rank)
-            slot = _slot(rank, hosts[rank], local, cpus, per_rank, machine)
-            slots.append(replace(slot, owns_machine=hosts[rank].hostname in owners))
+            is_owner = bool(host.boot_id) and len(names_of[host.boot_id]) == 1
+            slot = Slot(
+                launch_rank=rank, host=host.hostname, local_rank=local, cpus=cpus, threads=per_rank,
+                machine=machine, cpu_quotas=host.cpu_quotas, owns_machine=is_owner, **_gpu_of(host, local),
+            )  # fmt: skip
+            slots.append(slot)
     return near_gpus(sorted(slots, key=lambda slot: slot.launch_rank), hosts, cpus_per_rank)
 
 
@@ -115,31 +122,19 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
     }
 
 
-def _owners(hosts: Sequence[HostInfo]) -> set[str]:
-    by_kernel: dict[str, set[str]] = {}
-    for host in hosts:
-        by_kernel.setdefault(host.boot_id, set()).add(host.hostname)
-    return {name for boot_id, names in by_kernel.items() if boot_id and len(names) == 1 for name in names}
-
-
-def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int, machine: str) -> Slot:
-    slot = Slot(
-        launch_rank=rank, host=host.hostname, local_rank=local, cpus=cpus, threads=threads, machine=machine,
-        cpu_quotas=host.cpu_quotas,
-    )  # fmt: skip
+def _gpu_of(host: HostInfo, local: int) -> dict[str, Any]:
+    """Return the fields of a slot's GPU; none without one."""
     if not host.gpus:
-        return slot
+        return {}
     index = local % len(host.gpus)
-    gpu = host.gpus[index]
-    is_sliced = any(each.parent for each in host.gpus)
-    return replace(
-        slot,
-        device_index=0 if is_sliced else index,
-        gpu=gpu.uuid,
-        whole_gpu=gpu.whole,
-        visible_gpus=tuple(each.uuid for each in host.gpus),
-        shown_gpu=gpu.uuid if is_sliced else "",
-    )
+    gpu, is_sliced = host.gpus[index], any(each.parent for each in host.gpus)
+    return {
+        "device_index": 0 if is_sliced else index,
+        "gpu": gpu.uuid,
+        "whole_gpu": gpu.whole,
+        "visible_gpus": tuple(each.uuid for each in host.gpus),
+        "shown_gpu": gpu.uuid if is_sliced else "",
+    }
 
 
 def near_gpus(
@@ -147,7 +142,12 @@ def near_gpus(
 ) -> tuple[Slot, ...]:
     """Divide the cores of each NUMA node among the ranks whose GPUs are on it; more ranks than cores share them.
     If the near cores of one rank are unknown, no rank of its machine is pinned."""
-    near = _near(slots, hosts)
+    # The ranks' answers are joined: each reports only cores that it may use.
+    found: dict[tuple[str, str], set[Core]] = {}
+    for slot in slots:
+        for gpu in hosts[slot.launch_rank].gpus:
+            found.setdefault((slot.machine, gpu.uuid), set()).update(gpu.cores)
+    near = {key: tuple(sorted(cores)) for key, cores in found.items()}
     floating = {slot.machine for slot in slots if not near.get((slot.machine, slot.gpu))}
     sharing: dict[tuple[str, tuple[Core, ...]], list[Slot]] = {}
     for slot in slots:
@@ -161,15 +161,6 @@ def near_gpus(
             cpus = tuple(dict.fromkeys(cpu for core in own for cpu in core))
             placed.append(replace(slot, near=cpus, near_cores=len(own)))
     return tuple(sorted(placed, key=lambda slot: slot.launch_rank))
-
-
-def _near(slots: Sequence[Slot], hosts: Sequence[HostInfo]) -> dict[tuple[str, str], tuple[Core, ...]]:
-    """Return the cores near each GPU. The ranks' answers are joined: each reports only cores that it may use."""
-    found: dict[tuple[str, str], set[Core]] = {}
-    for slot in slots:
-        for gpu in hosts[slot.launch_rank].gpus:
-            found.setdefault((slot.machine, gpu.uuid), set()).update(gpu.cores)
-    return {key: tuple(sorted(cores)) for key, cores in found.items()}
 
 
 def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:

@@ -17,8 +17,7 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.hosts.networks import Entry, choose
 from scaling.plan import defaults, matrix, rules, validation
-from scaling.plan.config import SweepConfig
-from scaling.plan.fields import fields_of, flag
+from scaling.plan.config import SweepConfig, fields_of, flag
 from scaling.plan.groups import Group, apart, gpus_hold, short_of_memory, together
 from scaling.plan.placement import Slot, most_of_a_host, place_ranks
 from scaling.records.messages import Enrol
@@ -35,28 +34,19 @@ from scaling.text import duration
 def check_given(made: Plan, given: Collection[str]) -> None:
     """Raise UsageError for a flag among the `given` ones that this plan does not use."""
     on_gpus = all(point.hardware.device == "cuda" for point in made.cells)
-    fields = fields_of(type(made.config)).values()
     # Workers on GPUs are no forks and keep the system's malloc.
-    for field in (one.key for one in fields if one.flag.of == "cpu workers" and on_gpus):
-        if field in given:
-            raise UsageError(
-                f"{flag(field)}: only for workers on CPUs, and all of these are on GPUs; leave it out"
-            )
-    if "interleave" in given and made.config.interleave and _most_beside_each_other(made) < 2:
+    for field in fields_of(type(made.config)).values() if on_gpus else ():
+        if field.flag.of == "cpu workers" and field.key in given:
+            name = flag(field.key)
+            raise UsageError(f"{name}: only for workers on CPUs, and all of these are on GPUs; leave it out")
+    # A whole CPU and a training are always measured alone.
+    able = [point for point in made.cells if not point.hardware.cores and point.regime is None]
+    families = Counter(frameworks.load(point.strategy).baseline for point in able)
+    if "interleave" in given and made.config.interleave and max(families.values(), default=0) < 2:
         raise UsageError(
             "--interleave: no framework has two points that could take turns; leave it out, or ask for more "
             "--world-sizes or --kinds"
         )
-
-
-def _most_beside_each_other(made: Plan) -> int:
-    families = Counter(
-        frameworks.load(point.strategy).baseline
-        for point in made.cells
-        # A whole CPU and a training are always measured alone.
-        if not point.hardware.cores and point.regime is None
-    )
-    return max(families.values(), default=0)
 
 
 # Factor for messages and canaries during the soak.
@@ -157,7 +147,8 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def soak_of_s(self, group: Group) -> float:
         """Estimate the seconds of all soaks of a group, which are in its first round."""
-        return SOAKED * self.soak_s * _soaked(group)
+        strategies = {point.strategy for point in group.points if point.kind == "exchange"}
+        return SOAKED * self.soak_s * (len(strategies) + 1) if group.side_by_side and strategies else 0.0
 
     @property
     def burn_in_s(self) -> float:
@@ -208,11 +199,6 @@ class Plan(Record, frozen=True, kw_only=True):
         return short_of_memory(self.cells, self.slots, self.host_memory_bytes, self.gpu_memory_bytes)
 
 
-def _soaked(group: Group) -> int:
-    strategies = {point.strategy for point in group.points if point.kind == "exchange"}
-    return len(strategies) + 1 if group.side_by_side and strategies else 0
-
-
 def make(
     config: SweepConfig,
     enrolled: Sequence[Enrol],
@@ -226,11 +212,11 @@ def make(
     `fabric` has the networks of the fabric file, `lab_bits_per_s` the declared rates of a lab's networks, `fit`
     the result of a trial of larger batches.
     """
-    found = _made(config, enrolled, fabric, lab_bits_per_s, fit)
+    brief = partial(_made, config, enrolled, fabric, lab_bits_per_s, fit)
+    found = brief(None)
     asked = config.rounds, config.windows, config.dilate, config.for_, config.target_ci
     if found.device != "emulated" or any(asked) or found.estimate_s <= defaults.EMULATED_S:
         return found
-    brief = partial(_made, config, enrolled, fabric, lab_bits_per_s, fit)
     whole, found = found, brief(inf)
     while found.estimate_s > defaults.EMULATED_S:
         dilate = found.hardware.dilate
@@ -238,21 +224,14 @@ def make(
         if shorter.hardware.dilate >= dilate:  # the cores need as much
             break
         found = shorter
-    return replace(found, why=f"{found.why}; {_brief(found, whole)}")
-
-
-def _brief(found: Plan, whole: Plan) -> str:
-    """Return `15 min instead of 2 h 24 min: 2 rounds, not 5; ...; times x 9.5, not 25`."""
-    pairs = [
-        f"{what} {short:g}, not {long:g}"
-        for what, short, long in (
-            ("rounds", found.rounds, whole.rounds),
-            ("windows", found.config.windows or 0, whole.config.windows or 0),
-            ("--dilate", found.hardware.dilate, whole.hardware.dilate),
-        )
-        if short != long
-    ]
-    return f"{duration(found.estimate_s)} instead of {duration(whole.estimate_s)}: {', '.join(pairs)}"
+    changes = (
+        ("rounds", found.rounds, whole.rounds),
+        ("windows", found.config.windows or 0, whole.config.windows or 0),
+        ("--dilate", found.hardware.dilate, whole.hardware.dilate),
+    )
+    said = ", ".join(f"{what} {short:g}, not {long:g}" for what, short, long in changes if short != long)
+    times = f"{duration(found.estimate_s)} instead of {duration(whole.estimate_s)}"
+    return replace(found, why=f"{found.why}; {times}: {said}")
 
 
 def _made(
@@ -261,7 +240,7 @@ def _made(
     fabric: Mapping[str, Entry] | None,
     lab_bits_per_s: Sequence[float],
     fit: BatchFit | str,
-    most_dilate: float | None = None,
+    most_dilate: float | None,
 ) -> Plan:
     """`most_dilate`: of a brief plan of emulated devices."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
@@ -301,25 +280,21 @@ def _groups(
     """Group the cells. By default they take turns on CPUs, and on GPUs if their framework gives back memory. Never
     with --drop-caches: points that take turns would read the files from the page cache."""
     wanted = device in ("cpu", "cuda") if config.interleave is None else config.interleave
-    memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
     if device == "cuda" and any(gpu.takes_one_process for _, gpu in rules.owned_gpus(slots, enrolled)):
+        wanted = False
         if config.interleave:
             raise UsageError(
                 "--interleave: GPUs take one process (Exclusive_Process), so points cannot take turns; "
                 "nvidia-smi -c DEFAULT as root on all nodes, or leave it out"
             )
-        return apart(cells)
     if not wanted or config.drop_caches:
         return apart(cells)
     # A whole CPU leaves nothing to others, and no step of a training may be repeated.
-    alone = [cell for cell in cells if cell.hardware.cores or cell.regime or _keeps_memory(config, cell)]
-    others = [cell for cell in cells if cell not in alone]
-    return (*together(others, slots, memory_bytes), *apart(alone))
-
-
-def _keeps_memory(config: SweepConfig, cell: Point) -> bool:
-    return (
-        cell.hardware.device == "cuda"
-        and config.interleave is None
-        and not frameworks.running(cell.strategy).shares_gpus
-    )
+    by_default = device == "cuda" and config.interleave is None
+    alone = [
+        cell for cell in cells
+        if cell.hardware.cores or cell.regime
+        or (by_default and not frameworks.running(cell.strategy).shares_gpus)
+    ]  # fmt: skip
+    memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
+    return (*together([cell for cell in cells if cell not in alone], slots, memory_bytes), *apart(alone))

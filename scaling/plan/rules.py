@@ -19,9 +19,8 @@ from scaling.emulated import layers, profiles, scale
 from scaling.emulated.scale import Load
 from scaling.errors import UsageError
 from scaling.frameworks.script import command
-from scaling.plan import defaults, matrix, training
-from scaling.plan.config import TRAINING, WHAT, SweepConfig
-from scaling.plan.fields import fields_of
+from scaling.plan import defaults, matrix, refusals
+from scaling.plan.config import TRAINING, WHAT, SweepConfig, fields_of, flag, refuse
 from scaling.plan.placement import Slot, first_slots, slots_of
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
@@ -96,12 +95,6 @@ def resolve(config: SweepConfig, launch: Launch) -> Draft:
 # ---------------------------------------------------------------- strategies and world sizes
 
 
-def baseline_device(draft: Draft, launch: Launch) -> Draft:
-    """Refuse --baseline-device without GPUs."""
-    matrix.check_baseline_device(draft.config, launch.device)
-    return draft
-
-
 def script(draft: Draft, _: Launch) -> Draft:
     """Read a script's command; it decides everything that a model of this package leaves to flags."""
     if draft.config.script is None:
@@ -125,15 +118,10 @@ def script(draft: Draft, _: Launch) -> Draft:
 
 def strategy(draft: Draft, launch: Launch) -> Draft:
     """Resolve strategies to their own names, without duplicates; the default depends on the device."""
-    own = names(draft.config, launch.device)
-    lacking = missing(own, launch.enrolled, launch.device, launch.why)
-    return draft.but(strategy=own)._replace(missing=lacking)
-
-
-def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
-    """Return the strategies by their own names, without duplicates."""
+    config, device = draft.config, launch.device
     default = frameworks.BASELINES[0] if config.has_passes else frameworks.default(device)
-    return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in config.strategy or (default,)))
+    own = tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in config.strategy or (default,)))
+    return draft.but(strategy=own)._replace(missing=missing(own, launch.enrolled, device, launch.why))
 
 
 def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
@@ -162,23 +150,24 @@ def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why
 
 def world_sizes(draft: Draft, launch: Launch) -> Draft:
     """Measure the powers of two up to the launch's size, and that size."""
-    size = len(launch.slots)
-    powers = {1 << power for power in range(size.bit_length())}
-    # A script on one device is a baseline already.
-    least = 2 if draft.config.script and size > 1 else 1
-    sizes = matrix.pass_world_sizes(draft.config, [one for one in sorted({*powers, size}) if one >= least])
-    _check_sizes(sizes, launch.slots, launch.device)
-    return draft.but(world_sizes=sizes)
-
-
-def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) -> None:
-    if sizes[-1] > len(slots):
+    config, size = draft.config, len(launch.slots)
+    # A script on one device is a baseline already, and passes exchange nothing.
+    least = 2 if config.script and size > 1 else 1
+    powers = {1} if config.has_passes else {size, *(1 << power for power in range(size.bit_length()))}
+    sizes = config.world_sizes or tuple(one for one in sorted(powers) if one >= least)
+    if config.has_passes and sizes != (1,):
         raise UsageError(
-            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {len(slots)} ranks of this "
+            f"--world-sizes {','.join(map(str, sizes))} with --pass {','.join(config.pass_)}: passes are timed on "
+            "one device, since they exchange nothing; leave it out"
+        )
+    if sizes[-1] > size:
+        raise UsageError(
+            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {size} ranks of this "
             f"launch; start them with --ranks {sizes[-1]}, or mpirun -np {sizes[-1]} python -m scaling.run ..."
         )
-    if device == "cuda":
-        check_own(slots)
+    if launch.device == "cuda":
+        check_own(launch.slots)
+    return draft.but(world_sizes=sizes)
 
 
 # ---------------------------------------------------------------- model, data, kinds
@@ -201,29 +190,13 @@ def data(draft: Draft, _: Launch) -> Draft:
 
 def kinds(draft: Draft, launch: Launch) -> Draft:
     """Fill in the kinds: the usual ones, and `feed` and `held` for data decoded from files."""
-    return draft.but(kinds=matrix.kinds_of(draft.config, launch.device, _data(draft.config)))
-
-
-def epochs(draft: Draft, launch: Launch) -> Draft:
-    """Refuse a training without an accuracy."""
-    training.check(draft.config, launch.device, _model(draft.config), _data(draft.config))
-    return draft
-
-
-def feed(draft: Draft, launch: Launch) -> Draft:
-    """Refuse feed flags that would change nothing."""
-    matrix.check_feed(draft.config, launch.device, _data(draft.config))
-    return draft
+    refuse(refusals.of_config(draft.config, launch.device, launch.slots))
+    return draft.but(kinds=matrix.kinds_of(draft.config, launch.device, draft.config.data or ""))
 
 
 def _model(config: SweepConfig) -> ModelSpec:
     assert config.model is not None
     return models.spec(config.model)
-
-
-def _data(config: SweepConfig) -> str:
-    assert config.data is not None
-    return config.data
 
 
 # ---------------------------------------------------------------- batch, timeouts
@@ -241,23 +214,24 @@ def cpu_precision(draft: Draft, launch: Launch) -> Draft:
 
 def batch_size(draft: Draft, launch: Launch) -> Draft:
     """Fill in the model's batch per device, or on GPUs one that fills the memory."""
-    config = draft.config
+    config, device, fit, why = draft.config, launch.device, launch.fit, ""
     if config.batch_size is not None or config.batch_sizes is not None or config.global_batch_size is not None:
         return draft
-    size = _batch_size(config, _model(config), launch)
-    why = _why_batch(config, launch)
+    model, listed = _model(config), BATCHES.get(config.model or "", ()) if device == "cuda" else ()
+    if device == "emulated":
+        image_size = matrix.image_size(config, model)
+        size = profiles.rate(profiles.name_of(config.device), model.name, image_size=image_size).batch_size
+    else:
+        size = model.batch_size[device]
+    if listed:
+        memory_bytes = least_memory_bytes(launch)
+        size = next((batch for least, batch in listed if memory_bytes >= least), size)
+        why = f"{memory_bytes / GB:.0f} GB of memory" if memory_bytes else "memory unknown"
+    elif grows_batch(config, device) and isinstance(fit, BatchFit):
+        size, why = fit.batch_size, f"a step uses {fit.used_bytes / GB:.0f} GB"
+    elif grows_batch(config, device):
+        why = str(fit) or "a trial before the run chooses the largest that fits"
     return draft.but(batch_size=size)._replace(why=(*draft.why, why and f"batch {size}: {why}"))
-
-
-def _why_batch(config: SweepConfig, launch: Launch) -> str:
-    if grows_batch(config, launch.device):
-        if isinstance(launch.fit, BatchFit):
-            return f"a step uses {launch.fit.used_bytes / GB:.0f} GB"
-        return launch.fit or "a trial before the run chooses the largest that fits"
-    if launch.device != "cuda" or config.model not in BATCHES:
-        return ""
-    memory_gb = least_memory_bytes(launch) / GB
-    return f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown"
 
 
 def grows_batch(config: SweepConfig, device: Device) -> bool:
@@ -265,18 +239,6 @@ def grows_batch(config: SweepConfig, device: Device) -> bool:
     given = (config.batch_size, config.batch_sizes, config.global_batch_size)
     model = models.spec(config.model or models.default_model(device))
     return device == "cuda" and not any(given) and not model.reads_images and model.name not in BATCHES
-
-
-def _batch_size(config: SweepConfig, model: ModelSpec, launch: Launch) -> int:
-    if launch.device == "emulated":
-        size = matrix.image_size(config, model)
-        return profiles.rate(profiles.name_of(config.device), model.name, image_size=size).batch_size
-    if grows_batch(config, launch.device) and isinstance(launch.fit, BatchFit):
-        return launch.fit.batch_size
-    if launch.device == "cuda" and model.name in BATCHES:
-        fitting = (size for least, size in BATCHES[model.name] if least_memory_bytes(launch) >= least)
-        return next(fitting, model.batch_size[launch.device])
-    return model.batch_size[launch.device]
 
 
 def least_memory_bytes(launch: Launch) -> int:
@@ -348,17 +310,15 @@ def _has(hosts: Iterable[str]) -> str:
 
 
 def _because(enrolled: Iterable[Enrol]) -> str:
-    said = dict.fromkeys(_state(enrol) for enrol in enrolled)
+    said: dict[str, None] = {}
+    for host in (enrol.host for enrol in enrolled):
+        driver = host.gpu_driver
+        if driver.startswith("unusable"):
+            driver = f"NVML is {driver}"
+        elif driver:
+            driver = f"driver {driver} shows none: see CUDA_VISIBLE_DEVICES and what the batch system granted"
+        said["; ".join(filter(None, (driver, host.unsupported_gpus)))] = None
     return f" ({'; '.join(said)})" if any(said) else ""
-
-
-def _state(enrol: Enrol) -> str:
-    driver, others = enrol.host.gpu_driver, enrol.host.unsupported_gpus
-    if driver and not driver.startswith("unusable"):
-        driver = f"driver {driver} shows none: see CUDA_VISIBLE_DEVICES and what the batch system granted"
-    elif driver:
-        driver = f"NVML is {driver}"
-    return "; ".join(filter(None, (driver, others)))
 
 
 def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:
@@ -563,13 +523,19 @@ def _why(given: SweepConfig, choice: Choice, gpus: Sequence[Gpu], refusals: Iter
 
 def save_weights(draft: Draft, _: Launch) -> Draft:
     """Refuse one file for the weights of several trainings."""
-    training.check_saving(draft.config, draft.points)
-    return draft
+    config, trained = draft.config, [point for point in draft.points if point.regime]
+    if config.save_weights is None or len(trained) < 2:
+        return draft
+    swept = ("strategy", "world_sizes", "batch_sizes", "lr_scale", "seeds", "interconnect")
+    counts = {name: len(set(getattr(config, name) or ())) for name in swept}
+    which = ", ".join(f"{count} of {flag(name)}" for name, count in counts.items() if count > 1)
+    would = f"{len(trained)} trainings would write it ({which})"
+    raise UsageError(f"--save-weights {config.save_weights}: {would}; ask for one")
 
 
 RULES: tuple[Rule, ...] = (
-    script, baseline_device, strategy, world_sizes, model, data, kinds, epochs, feed, cpu_precision, batch_size,
-    timeouts, device, interconnect, emulation, compile_, precision, save_weights,
+    script, strategy, world_sizes, model, data, kinds, cpu_precision, batch_size, timeouts, device, interconnect,
+    emulation, compile_, precision, save_weights,
 )  # fmt: skip
 
 

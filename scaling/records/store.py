@@ -71,18 +71,16 @@ def _from_1(record: Plain) -> Plain:
         "point": {**point, "workload": work, "hardware": hardware},
         "ranks": [_with_crossing(_with_place(rank, "lo"), record) for rank in record["ranks"]],
         "helpers": [_with_place(helper, "") for helper in record.get("helpers", ())],
-        "warnings": [{"kind": _kind(text), "text": text} for text in record.get("warnings", ())],
+        "warnings": [
+            {"kind": next((kind for words, kind in _KINDS.items() if words in text), "other"), "text": text}
+            for text in record.get("warnings", ())
+        ],
     }
 
 
-def _kind(text: str) -> WarningKind:
-    return next((kind for words, kind in _KINDS.items() if words in text), "other")
-
-
 def _with_place(child: Plain, default: str) -> Plain:
-    fields = dict(child)
-    interface, card = fields.pop("interface", default), fields.pop("hca", "")
-    return {**fields, "place": {"address": "", "interface": interface, "hca": card}}
+    place = {"address": "", "interface": child.get("interface", default), "hca": child.get("hca", "")}
+    return {**{key: value for key, value in child.items() if key not in place}, "place": place}
 
 
 def _with_crossing(rank: Plain, record: Plain) -> Plain:
@@ -91,9 +89,8 @@ def _with_crossing(rank: Plain, record: Plain) -> Plain:
     if rank.get("ready") is None or not record.get("synchronous", True) or compression != "none":
         return rank
     servers = [helper["host"] for helper in record.get("helpers", ()) if helper["name"].startswith(SERVER)]
-    bounds = crossing.bytes_per_step(
-        record.get("pattern", ""), rank["ready"]["gradient_bytes"], record.get("hosts", ()), servers
-    )
+    gradient_bytes, hosts = rank["ready"]["gradient_bytes"], record.get("hosts", ())
+    bounds = crossing.bytes_per_step(record.get("pattern", ""), gradient_bytes, hosts, servers)
     return {**rank, "ready": {**rank["ready"], "crossing_bytes_per_step": bounds}}
 
 
@@ -161,7 +158,10 @@ def _whole(path: Path, lines: Iterator[bytes]) -> Whole:
     stretches, rounds = Stretches(), 1
     for number, text in enumerate(lines, 2):
         try:
-            line = _read_line(text, header.schema)
+            if header.schema == SCHEMA:
+                line = _LINE.decode(text)
+            else:
+                line = msgspec.convert(upgraded(msgspec.json.decode(text), header.schema), PointRecord)
             before, rounds = rounds, max(rounds, _rounds(line))
             match line:
                 case PointRecord():
@@ -261,12 +261,6 @@ def _read_header(path: Path, line: bytes) -> Header:
     raise UsageError(f"{path}:1: schema {schema}, this version reads up to {SCHEMA}: pip install -U scaling-bench")
 
 
-def _read_line(line: bytes, schema: int) -> Line:
-    if schema == SCHEMA:
-        return _LINE.decode(line)
-    return msgspec.convert(upgraded(msgspec.json.decode(line), schema), PointRecord)
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
@@ -299,20 +293,15 @@ def done_keys(records: Iterable[PointRecord]) -> set[str]:
     return {record.point.key for record in records if isinstance(record.outcome, Finished)}
 
 
-# A run without --for has some MB.
-MOST_COPY_BYTES, CHUNK_BYTES = 64 << 20, 16 << 20
+CHUNK_BYTES = 16 << 20
 
 
 class Store:
-    """The open file of the running sweep, locked against a second writer if the file system has locks.
-
-    A copy in memory replaces a removed file. A larger file is read once more: it exists while it is open, except
-    on some file servers."""
+    """The open file of the running sweep, locked against a second writer if the file system has locks. A file that
+    was removed is written anew from its open descriptor."""
 
     def __init__(self, folder: Path, fd: int) -> None:
-        self.folder = folder
-        self._fd = fd
-        self._copy: bytearray | None = bytearray()
+        self.folder, self._fd = folder, fd
 
     @property
     def path(self) -> Path:
@@ -326,7 +315,7 @@ class Store:
         folder = _fresh(results, f"{now:%Y%m%d-%H%M%S}-{name}")
         store = cls(folder, _open(folder / FILE, os.O_CREAT | os.O_EXCL))
         try:
-            store._write(header)
+            store._append(msgspec.json.encode(header) + b"\n")
         except StoreError as error:
             store.close()
             store.path.unlink()
@@ -345,47 +334,35 @@ class Store:
         with open(store._fd, "rb", closefd=False) as file:
             end = sum(len(line) for line in file if line.endswith(b"\n"))
         os.ftruncate(store._fd, end)
-        store._copy = bytearray(b"".join(_chunks(store._fd))) if end <= MOST_COPY_BYTES else None
         return store
 
     def append(self, record: Line) -> str:
         """Write one record and fsync; return the message of `secure`.
         Raises StoreError, for example on a full disk; the file then ends as before."""
         said = self.secure()
-        self._write(record)
+        self._append(msgspec.json.encode(record) + b"\n")
         return said
 
     def secure(self) -> str:
         """Write the whole run to a new folder if its folder was removed or moved.
         Returns a message about it, else "". Raises StoreError if no new folder can be made."""
-        if self._is_in_place():
-            return ""
-        lost, old = self.folder, self._fd
+        with suppress(OSError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._fd)):
+                return ""
+        lost, old, at = self.folder, self._fd, 0
         try:
             folder = _fresh(lost.parent, lost.name)
             self._fd = _open(folder / FILE, os.O_CREAT | os.O_EXCL)
             self.folder = folder
-            for chunk in _chunks(old) if self._copy is None else [bytes(self._copy)]:
+            while chunk := os.pread(old, CHUNK_BYTES, at):
                 self._append(chunk)
+                at += len(chunk)
         except (UsageError, OSError) as error:
             raise StoreError(f"{lost}: was removed or moved and cannot be written anew: {error}") from None
         finally:
             if self._fd != old:
                 os.close(old)
         return f"{lost} was removed or moved: the run was written anew to {folder}"
-
-    def _is_in_place(self) -> bool:
-        try:
-            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
-        except OSError:
-            return False
-
-    def _write(self, record: msgspec.Struct) -> None:
-        data = msgspec.json.encode(record) + b"\n"
-        self._append(data)
-        if self._copy is not None:
-            self._copy += data
-            self._copy = self._copy if len(self._copy) <= MOST_COPY_BYTES else None
 
     def _append(self, data: bytes) -> None:
         end = None
@@ -412,14 +389,6 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _chunks(fd: int) -> Iterator[bytes]:
-    """Yield the content of an open file. Raises OSError."""
-    at = 0
-    while data := os.pread(fd, CHUNK_BYTES, at):
-        yield data
-        at += len(data)
 
 
 def create_import(folder: Path, header: Header) -> None:
@@ -476,6 +445,5 @@ def _open(path: Path, flags: int) -> int:
         os.close(fd)
         raise UsageError(f"{path.parent}: another run is writing into it") from None
     except OSError:
-        # A file system without locks, such as Lustre without its mount option `flock` (mount.lustre(8): ENOSYS).
-        return fd
+        pass  # a file system without locks, as Lustre without its mount option `flock` (mount.lustre(8): ENOSYS)
     return fd

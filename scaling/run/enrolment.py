@@ -1,24 +1,21 @@
-"""Checks of rank 0 with every rank before a sweep: host and code, data, networks. Then the header of the run."""
+"""Checks of rank 0 with every rank before a sweep: host and code, data, networks."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from scaling import __version__, files, frameworks
 from scaling.agent import environment, strategies
 from scaling.agent.agent import Agent
 from scaling.command import check_output
-from scaling.emulated import profiles
-from scaling.emulated.profiles import Rate
 from scaling.errors import LaunchError, SilentRanks, UsageError
-from scaling.hosts.info import check_names, code_hash, joined, revision
-from scaling.plan import training
+from scaling.hosts.info import check_names, code_hash, joined
+from scaling.plan import refusals
 from scaling.plan.plan import Plan
 from scaling.records.host import HostInfo, joined_variables
 from scaling.records.messages import (
@@ -35,11 +32,9 @@ from scaling.records.messages import (
     ToSweep,
     Way,
 )
-from scaling.records.network import AUTO, GBIT, Network
-from scaling.records.point import Hardware
-from scaling.records.run import IN_LAB, SCHEMA, Header
-from scaling.tools.lab.slowdown import VARIABLE
-from scaling.transport.base import ENROL_S, Cluster, Mailbox
+from scaling.records.network import AUTO, Network
+from scaling.records.run import Header
+from scaling.transport.base import ENROL_S, Mailbox
 from scaling.workloads import data, feeds, models, weights
 from scaling.workloads.data import TRAIN, Split
 
@@ -54,7 +49,7 @@ SAID = 3  # failures shown
 
 
 def prove(
-    mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], networks: Sequence[Network]
+    mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], networks: Iterable[Network]
 ) -> tuple[Network, ...]:
     """Connect the hosts on each network; return the networks with their numbers of connections.
     Raises LaunchError if hosts do not reach each other, or if routed packets leave by another interface."""
@@ -66,18 +61,20 @@ def prove(
 def _proved(
     mailbox: Mailbox[ToAgent, ToSweep], first: Mapping[str, int], hosts: Mapping[str, HostInfo], network: Network
 ) -> Network:
-    names = list(network.places)
-    wanted = {name: peers(names, number) for number, name in enumerate(names)}
     try:
-        ways = _connect(mailbox, first, network, wanted)
+        ways = _connect(mailbox, first, network)
     finally:
-        mailbox.order([first[name] for name in names], Admit(network=network.word, address=""))
-    pairs = [(name, peer, way) for name in names for peer, way in zip(wanted[name], ways[name], strict=True)]
-    faults = [fault for name, peer, way in pairs if (fault := _fault(hosts[name], hosts[peer], way, network))]
+        mailbox.order([first[name] for name in network.places], Admit(network=network.word, address=""))
+    faults = [
+        fault for (name, peer), way in ways.items() if (fault := _fault(hosts[name], hosts[peer], way, network))
+    ]
     if faults:
         more = f"; and {len(faults) - SAID} more" if len(faults) > SAID else ""
-        raise LaunchError(f"{_said(network)}{'; '.join(faults[:SAID])}{more}; {_mend(network)}")
-    return replace(network, connections=len(pairs))
+        mend = "open the path (firewall, NetworkPolicy, routes: ip route get ADDRESS), or take another network"
+        if network.word == AUTO:
+            mend = "name another network with --interconnect, or open the path (firewall, NetworkPolicy, routes)"
+        raise LaunchError(f"{_said(network)}{'; '.join(faults[:SAID])}{more}; {mend}")
+    return replace(network, connections=len(ways))
 
 
 def peers(names: Sequence[str], number: int) -> tuple[str, ...]:
@@ -86,29 +83,30 @@ def peers(names: Sequence[str], number: int) -> tuple[str, ...]:
 
 
 def _connect(
-    mailbox: Mailbox[ToAgent, ToSweep],
-    first: Mapping[str, int],
-    network: Network,
-    wanted: Mapping[str, Sequence[str]],
-) -> dict[str, tuple[Way, ...]]:
-    ranks = [first[name] for name in wanted]
-    for name, place in network.places.items():
-        mailbox.order([first[name]], Admit(network=network.word, address=place.address))
+    mailbox: Mailbox[ToAgent, ToSweep], first: Mapping[str, int], network: Network
+) -> dict[tuple[str, str], Way]:
+    """Return how each host reached each of its peers."""
+    names, places, word = list(network.places), network.places, network.word
+    ranks = [first[name] for name in names]
+    for name in names:
+        mailbox.order([first[name]], Admit(network=word, address=places[name].address))
     doors = mailbox.answers(Admitting, ranks, ANSWER_S)
-    for name in wanted:
-        answer = doors.get(first[name], Admitting(network=network.word, error=f"no answer in {ANSWER_S:g} s"))
+    for name in names:
+        answer = doors.get(first[name], Admitting(network=word, error=f"no answer in {ANSWER_S:g} s"))
         if answer.error:
-            place = network.places[name]
-            raise LaunchError(f"{_said(network)}{name} does not listen at {place.address}: {answer.error}")
+            where = f"{name} does not listen at {places[name].address}"
+            raise LaunchError(f"{_said(network)}{where}: {answer.error}")
+    wanted = {name: peers(names, number) for number, name in enumerate(names)}
     for name, others in wanted.items():
-        at = tuple((network.places[peer].address, doors[first[peer]].port) for peer in others)
-        mailbox.order([first[name]], Reach(network=network.word, peers=at, within_s=CONNECT_S))
+        at = tuple((places[peer].address, doors[first[peer]].port) for peer in others)
+        mailbox.order([first[name]], Reach(network=word, peers=at, within_s=CONNECT_S))
     answers = mailbox.answers(Reached, ranks, CONNECT_S + ANSWER_S)
-    silent = Way(error="no answer")
-    return {
-        name: answers[first[name]].ways if first[name] in answers else (silent,) * len(others)
-        for name, others in wanted.items()
-    }
+    found: dict[tuple[str, str], Way] = {}
+    for name, others in wanted.items():
+        reached = answers.get(first[name])
+        ways = reached.ways if reached else (Way(error="no answer"),) * len(others)
+        found |= {(name, peer): way for peer, way in zip(others, ways, strict=True)}
+    return found
 
 
 def _fault(host: HostInfo, other: HostInfo, way: Way, network: Network) -> str:
@@ -118,14 +116,11 @@ def _fault(host: HostInfo, other: HostInfo, way: Way, network: Network) -> str:
         mtus = [nic.mtu for nic in other.nics if nic.address == address] if "MTU" in way.error else []
         theirs = f"; that of {peer} is {mtus[0]}" if mtus else ""
         return f"{host.hostname} to {peer} at {address}: {way.error}{theirs}"
-    left = next(_interfaces(host, way.source), "an interface that it did not report")
-    if not network.routed or left == wanted or wanted in _interfaces(host, way.source):
+    left = [nic.name for nic in host.nics if nic.address == way.source]
+    if not network.routed or wanted in left:
         return ""  # on a common subnet, the byte counters show it
-    return f"{host.hostname} goes to {peer} at {address} by {left} ({way.source}), not by {wanted}"
-
-
-def _interfaces(host: HostInfo, address: str) -> Iterator[str]:
-    return (nic.name for nic in host.nics if nic.address == address)
+    by = left[0] if left else "an interface that it did not report"
+    return f"{host.hostname} goes to {peer} at {address} by {by} ({way.source}), not by {wanted}"
 
 
 def _said(network: Network) -> str:
@@ -133,12 +128,6 @@ def _said(network: Network) -> str:
     if network.word == AUTO:
         return f"--interconnect auto takes {interfaces}, but not all hosts can connect there: "
     return f"--interconnect {network.word}: not all hosts can connect there: "
-
-
-def _mend(network: Network) -> str:
-    if network.word == AUTO:
-        return "name another network with --interconnect, or open the path (firewall, NetworkPolicy, routes)"
-    return "open the path (firewall, NetworkPolicy, routes: ip route get ADDRESS), or take another network"
 
 
 # ---------------------------------------------------------------- data
@@ -171,20 +160,23 @@ def locate(
         return made
     if config.weights:
         weights.of_file(models.at(made.cells[0]))
-    model, parts = models.of(made.cells[0].workload), training.parts(config)
+    model, parts = models.of(made.cells[0].workload), refusals.parts(config)
     with files.loading(f"--data-dir {given}" if given else config.data):
         splits: tuple[Split, ...] = ("train", "test") if config.epochs else TRAIN
         place = feeds.check(config.data, given, model, splits, parts)
     if place:
-        _ask_hosts(config.data, place, mailbox, enrolled, within_s)
-    saved = _writable(config.save_weights, goes_on)
+        order, own = Locate(data=config.data, data_dir=place), enrolled[0].host.hostname
+        others = [rank for host, rank in sorted(first_ranks(enrolled).items()) if host != own]
+        answers = _asked(mailbox, enrolled, others, order, Located, f"--data-dir {place}", within_s)
+        for rank in others:
+            if why := answers[rank].error:
+                raise UsageError(f"{why} (on {enrolled[rank].host.hostname}; {own} has it)")
+    saved = config.save_weights and _writable(config.save_weights, goes_on)
     return replace(made, config=replace(config, data_dir=place or None, save_weights=saved))
 
 
-def _writable(path: str | None, goes_on: bool) -> str | None:
+def _writable(path: str, goes_on: bool) -> str:
     """Return the absolute path. Raises UsageError if it cannot be written, or exists and the run is new."""
-    if path is None:
-        return None
     file = Path(path).expanduser()
     check_output(file, "--save-weights")
     if os.path.lexists(file) and not goes_on:
@@ -192,18 +184,24 @@ def _writable(path: str | None, goes_on: bool) -> str | None:
     return str(file.absolute())
 
 
-def _ask_hosts(
-    name: str, place: str, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], within_s: float
-) -> None:
-    first = first_ranks(enrolled)
-    others = {host: rank for host, rank in sorted(first.items()) if host != enrolled[0].host.hostname}
-    mailbox.order(list(others.values()), Locate(data=name, data_dir=place))
-    answers = mailbox.answers(Located, others.values(), within_s) if others else {}
-    for host, rank in others.items():
-        if rank not in answers:
-            raise SilentRanks(f"{host}: no answer about --data-dir {place} within {within_s:g} s")
-        if why := answers[rank].error:
-            raise UsageError(f"{why} (on {host}; {enrolled[0].host.hostname} has it)")
+Answer = TypeVar("Answer", Located, Missing)
+
+
+def _asked(
+    mailbox: Mailbox[ToAgent, ToSweep],
+    enrolled: Sequence[Enrol],
+    ranks: Collection[int],
+    order: Locate | Ask,
+    kind: type[Answer],
+    about: str,
+    within_s: float,
+) -> dict[int, Answer]:
+    """Send an order to these ranks and return all answers. Raises SilentRanks if one is missing."""
+    mailbox.order(list(ranks), order)
+    answers = mailbox.answers(kind, ranks, within_s) if ranks else {}
+    if silent := ", ".join(enrolled[rank].host.hostname for rank in ranks if rank not in answers):
+        raise SilentRanks(f"{silent}: no answer about {about} within {within_s:g} s")
+    return answers
 
 
 # ---------------------------------------------------------------- enrolment
@@ -255,10 +253,8 @@ def ask_of_outside(
     outside = tuple(name for name in dict.fromkeys(names) if frameworks.is_outside(name))
     if not outside:
         return tuple(enrolled)
-    mailbox.order_all(Ask(strategies=outside))
-    answers = mailbox.answers(Missing, range(mailbox.size), within_s)
-    if silent := ", ".join(one.host.hostname for rank, one in enumerate(enrolled) if rank not in answers):
-        raise SilentRanks(f"{silent}: no answer about {', '.join(outside)} within {within_s:g} s")
+    ranks, about = range(mailbox.size), ", ".join(outside)
+    answers = _asked(mailbox, enrolled, ranks, Ask(strategies=outside), Missing, about, within_s)
     return tuple(
         replace(
             one,
@@ -298,85 +294,9 @@ def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> N
         )
 
 
-# ---------------------------------------------------------------- header of a run
-
-
-def make_header(
-    cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: Sequence[str], program: str
-) -> Header:
-    """Make the header of a new run."""
-    config = made.config
-    return Header(
-        schema=SCHEMA,
-        version=__version__,
-        code=enrolled[0].code,
-        git=revision(),
-        created_unix_s=time.time(),
-        command=tuple(argv),
-        program=program,
-        started=f"{cluster.said}{IN_LAB}{lab}" if (lab := os.environ.get(VARIABLE)) else cluster.said,
-        launch_size=cluster.size,
-        mpi=cluster.library,
-        seed=config.seed,
-        config=msgspec.to_builtins(config),
-        hosts=tuple(by_name(enrolled).values()),
-        host_of_rank=tuple(one.host.hostname for one in enrolled),
-        device=made.device,
-        why_default=made.why,
-        estimate_s=made.estimate_s,
-        networks=made.networks,
-        emulation=emulation(
-            made.hardware,
-            config.model or "",
-            sorted({point.workload.batch_size for point in made.cells}, reverse=True),
-            image_size=made.cells[0].workload.image_size,
-        ),
-    )
-
-
 def by_name(enrolled: Sequence[Enrol]) -> dict[str, HostInfo]:
     """Return each host by name, joined from what its ranks know."""
     ranks: dict[str, list[HostInfo]] = {}
     for one in enrolled:
         ranks.setdefault(one.host.hostname, []).append(one.host)
     return {name: joined(hosts) for name, hosts in ranks.items()}
-
-
-def emulation(
-    hardware: Hardware,
-    model: str,
-    batch_sizes: Sequence[int],
-    environ: Mapping[str, str] = os.environ,
-    *,
-    image_size: int = 0,
-) -> str:
-    """Describe emulated devices and links for readers of the run; "" for real devices."""
-    profile = hardware.profile
-    if not profile:
-        return ""
-    parts = [
-        f"{profiles.find(profile).device}, computing nothing",
-        *(_rate(profiles.rate(profile, model, batch_size, image_size)) for batch_size in batch_sizes),
-        f"sizes / {hardware.shrink:g}, times x {hardware.dilate:g}, both undone here",
-        _links(environ.get(VARIABLE), hardware.link_divisor),
-    ]
-    return "; ".join(parts)
-
-
-def _rate(one: Rate) -> str:
-    how = f"FITTED: {one.fitted}; " if one.fitted else ""
-    where = f"batch {one.batch_size}{profiles.pixels(one.image_size)}"
-    return f"{one.samples_per_s:.4g} images/s of {one.model} at {where} ({how}{profiles.source(one)})"
-
-
-def _links(lab: str | None, divisor: float) -> str:
-    if not lab:
-        faster = f" and seem {divisor:g} times as fast as they are" if divisor != 1 else ""
-        return f"no lab (SCALING_LAB): networks are the real ones{faster}"
-    from scaling.tools.lab import state
-
-    rates = ", ".join(
-        f"{nic.name} {nic.rate_bits_per_s / GBIT:g} Gb/s as {nic.rate_bits_per_s / divisor / GBIT:.4g}"
-        for nic in state.load(lab).nics
-    )
-    return f"links of lab {lab} / {divisor:g}: {rates}"

@@ -15,8 +15,7 @@ from scaling import __version__, files
 from scaling.command import check_output, command
 from scaling.errors import UsageError, near
 from scaling.plan import config as configuration
-from scaling.plan.config import OUT, WHAT, SweepConfig
-from scaling.plan.fields import Field, fields_of
+from scaling.plan.config import OUT, WHAT, Field, SweepConfig, fields_of
 from scaling.run.invocation import Invocation, fields
 from scaling.transport import start
 from scaling.transport.terminal import ViewKind
@@ -69,8 +68,10 @@ def with_fields(
         own = inspect.signature(function, eval_str=True)
         parameters = {name: one for name, one in own.parameters.items() if one.kind is not one.VAR_KEYWORD}
         context = {"context": parameters.pop("context")}
-        ordered = _placed([*context, *added, *parameters])
         every = {**context, **added, **parameters}
+        ordered = [name for name in every if name not in PLACES]
+        for name in PLACES.keys() & parameters:
+            ordered.insert(ordered.index(PLACES[name]) + 1, name)
         taken = [every[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in ordered]
         cast(Any, function).__signature__ = own.replace(parameters=taken)
         return function
@@ -82,7 +83,7 @@ def _parameter(field: Field, default: Any) -> inspect.Parameter:
     """Make the parameter for Typer. Lists, and fields of a word or number, are text."""
     said = field.flag
     kind: Any
-    kind, *others = field.types
+    kind, *others = (list,) if field.is_list else field.types
     names = (f"--{field.key}",) if iskeyword(field.key) else ()
     option: Any = typer.Option(
         *names,
@@ -100,13 +101,6 @@ def _parameter(field: Field, default: Any) -> inspect.Parameter:
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[taken, option]
     )
-
-
-def _placed(names: list[str]) -> list[str]:
-    for name in (name for name, after in PLACES.items() if {name, after} <= {*names}):
-        names.remove(name)
-        names.insert(names.index(PLACES[name]) + 1, name)
-    return names
 
 
 def given(context: typer.Context) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.plan import config, validation
-from scaling.plan.config import SweepConfig
-from scaling.plan.fields import COMMAND_LINE, fields_of, words
+from scaling.plan.config import COMMAND_LINE, SweepConfig, fields_of, words
 from scaling.records.point import Record
 from scaling.transport.terminal import ViewKind
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -16,9 +17,10 @@ from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
-from scaling.records.point import EXCHANGING, Device, Point
+from scaling.records.point import EXCHANGING, Device, Hardware, Point, Workload
 from scaling.run.enrolment import by_name
 from scaling.text import counted, duration, percent, printable, ranges
+from scaling.tools.lab import slowdown
 from scaling.workloads import data, models, walk
 from scaling.workloads.data import DataSpec
 from scaling.workloads.specs import ModelSpec, Tokens
@@ -83,21 +85,20 @@ def _families() -> dict[str, list[str]]:
 
 
 def _model(spec: ModelSpec) -> list[str]:
-    batches = ", ".join(
-        f"{_batch_on(spec.name, kind, least)} on {kind}" for kind, least in spec.batch_size.items()
-    )
+    batches = []
+    for kind, least in spec.batch_size.items():
+        larger = [str(size) for _, size in rules.BATCHES.get(spec.name, ()) if kind == "cuda"]
+        by_memory = f"{', '.join(larger)} or {least} by memory"
+        batches.append(f"{by_memory if larger else least} on {kind}")
     gflop, recipe = walk.training_operations(spec.layers, spec.input.shape) / 1e9, spec.recipe
+    reads = f"{'x'.join(map(str, spec.input.shape))}, {spec.outputs:,} classes"
+    if isinstance(spec.input, Tokens):
+        reads = f"{spec.input.length} of {spec.input.words:,} words"
     return [
-        f"  {spec.name:<18}{spec.parameters:>13,}  {_input(spec)}; {gflop:,.3g} GFLOP; {spec.source}",
-        f"  {'':<33}batch {batches}; {recipe.optimizer} {recipe.rate:g} at batch {recipe.at_batch}; "
+        f"  {spec.name:<18}{spec.parameters:>13,}  {reads}; {gflop:,.3g} GFLOP; {spec.source}",
+        f"  {'':<33}batch {', '.join(batches)}; {recipe.optimizer} {recipe.rate:g} at batch {recipe.at_batch}; "
         f"counts {spec.unit}; data {spec.data}",
     ]
-
-
-def _input(spec: ModelSpec) -> str:
-    if isinstance(spec.input, Tokens):
-        return f"{spec.input.length} of {spec.input.words:,} words"
-    return f"{'x'.join(map(str, spec.input.shape))}, {spec.outputs:,} classes"
 
 
 def _data(spec: DataSpec, data_dir: str) -> Iterator[str]:
@@ -166,22 +167,18 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol], started: str = "") -> st
 
 def _starts(made: plan.Plan) -> list[str]:
     """Return how often a script starts, and how to start it less often."""
-    if not made.config.script:
-        return []
-    starts, sizes = len(made.cells), made.config.world_sizes or ()
+    sizes, ranks = made.config.world_sizes or (), sum(point.world_size for point in made.cells)
     fewer = f"; --world-sizes {sizes[-1]} starts it less often" if len(sizes) > 1 else ""
-    ranks = sum(point.world_size for point in made.cells)
-    return [
-        f"the script starts {starts} times a round, in {ranks} processes; a point alone takes its start-up time "
-        f"each time{fewer}"
-    ]
+    often = f"the script starts {len(made.cells)} times a round, in {ranks} processes"
+    alone = "a point alone takes its start-up time each time"
+    return [f"{often}; {alone}{fewer}"] if made.config.script else []
 
 
 def _in_all(made: plan.Plan) -> str:
-    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
     if made.burn_in_s:
-        rounds = f"rounds until {duration(made.burn_in_s)} are over"
-        return f"{counted(len(made.cells), 'point')} a round, {rounds}, {made.rounds} rounds at least"
+        until = f"rounds until {duration(made.burn_in_s)} are over, {made.rounds} rounds at least"
+        return f"{counted(len(made.cells), 'point')} a round, {until}"
+    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
     return f"{counted(len(made.cells) * made.rounds, 'point')} in all, {about}"
 
 
@@ -217,12 +214,6 @@ def _slot(one: placement.Slot, device: Device) -> str:
     return f"  rank {one.launch_rank}: {one.host}, {where}, {counted(one.threads_on(device), 'thread')}"
 
 
-def _batch_on(model: str, device: str, least: int) -> str:
-    """Return `64`, or `256, 128 or 64 by memory`: the default batch on a kind of device."""
-    larger = [str(size) for _, size in rules.BATCHES.get(model, ()) if device == "cuda"]
-    return f"{', '.join(larger)} or {least} by memory" if larger else str(least)
-
-
 def _batch(config: SweepConfig) -> str:
     if config.batch_sizes is not None:
         return f"batches {', '.join(map(str, config.batch_sizes))} per device (weak scaling)"
@@ -254,3 +245,28 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
     return lines
+
+
+# ---------------------------------------------------------------- emulated devices
+
+
+def emulation(hardware: Hardware, works: Sequence[Workload], environ: Mapping[str, str] = os.environ) -> str:
+    """Describe emulated devices of one model's works, and links, for readers of the run; "" for real devices."""
+    profile, divisor, lab = hardware.profile, hardware.link_divisor, environ.get(slowdown.VARIABLE)
+    if not profile:
+        return ""
+    parts, first = [f"{profiles.find(profile).device}, computing nothing"], works[0]
+    for size in sorted({work.batch_size for work in works}, reverse=True):
+        one = profiles.rate(profile, first.model, size, first.image_size)
+        how = f"FITTED: {one.fitted}; " if one.fitted else ""
+        where = f"batch {one.batch_size}{profiles.pixels(one.image_size)}"
+        parts.append(f"{one.samples_per_s:.4g} images/s of {one.model} at {where} ({how}{profiles.source(one)})")
+    parts.append(f"sizes / {hardware.shrink:g}, times x {hardware.dilate:g}, both undone here")
+    if not lab:
+        faster = f" and seem {divisor:g} times as fast as they are" if divisor != 1 else ""
+        return "; ".join((*parts, f"no lab (SCALING_LAB): networks are the real ones{faster}"))
+    from scaling.tools.lab import state
+
+    rates = ((nic.name, nic.rate_bits_per_s / network.GBIT) for nic in state.load(lab).nics)
+    links = ", ".join(f"{name} {gbit:g} Gb/s as {gbit / divisor:.4g}" for name, gbit in rates)
+    return "; ".join((*parts, f"links of lab {lab} / {divisor:g}: {links}"))

@@ -12,7 +12,7 @@ from scaling.plan import config, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Gpu
 from scaling.records.task import BatchFit
-from scaling.run import programs
+from scaling.run import ranks
 from scaling.worker.batch_fit import MOST
 from tests.support.inline import enrol, host
 
@@ -26,7 +26,7 @@ def made(tmp_path: Path, **fields: Any) -> Plan:
 
 def test_the_child_answers(tmp_path: Path) -> None:
     looks: list[None] = []
-    found = programs.batch_tried(made(tmp_path), lambda: looks.append(None))
+    found = ranks.batch_tried(made(tmp_path), lambda: looks.append(None))
     (cell, *_) = made(tmp_path).cells
     assert found == BatchFit(batch_size=MOST * cell.workload.batch_size, used_bytes=0)
     assert looks
@@ -35,17 +35,17 @@ def test_the_child_answers(tmp_path: Path) -> None:
 def test_what_a_strategy_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('loading')\nprint('50 %', end='')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert isinstance(programs.batch_tried(made(tmp_path), lambda: None), BatchFit)
+    assert isinstance(ranks.batch_tried(made(tmp_path), lambda: None), BatchFit)
 
 
 def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
-    found = programs.batch_tried(made(tmp_path), lambda: None)
+    found = ranks.batch_tried(made(tmp_path), lambda: None)
     assert isinstance(found, str)
     assert found.startswith("the trial of larger batches failed: ")
     monkeypatch.delenv("PYTHONHOME")
-    monkeypatch.setattr(programs, "TRIAL_S", 0.0)
-    assert "timed out" in str(programs.batch_tried(made(tmp_path), lambda: None))
+    monkeypatch.setattr(ranks, "TRIAL_S", 0.0)
+    assert "timed out" in str(ranks.batch_tried(made(tmp_path), lambda: None))
 
 
 def test_a_signal_ends_the_child(tmp_path: Path) -> None:
@@ -53,4 +53,4 @@ def test_a_signal_ends_the_child(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        programs.batch_tried(made(tmp_path), interrupted)
+        ranks.batch_tried(made(tmp_path), interrupted)

@@ -22,7 +22,7 @@ from scaling.quiet import agent
 from scaling.quiet.canary import Canary
 from scaling.records.host import HostInfo
 from scaling.records.messages import SWEEP_DECODER, Dismiss, ToAgent, ToSweep
-from scaling.run import enrolment, flags, measuring
+from scaling.run import enrolment, flags
 from scaling.run.ranks import Lead
 from scaling.sweep import sweep as sweeps
 from scaling.sweep.sweep import Sweep
@@ -91,7 +91,7 @@ def _led(ranks: int, argv: Sequence[str], work: Callable[[Lead], int], name: str
         launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait, clock=launch.now
     )
     with (
-        mock.patch.object(measuring, "Sweep", partial(Sweep, clock=launch.now)),
+        mock.patch("scaling.run.ranks.Sweep", partial(Sweep, clock=launch.now)),
         mock.patch.object(leading, "Sweep", partial(Sweep, clock=launch.now)),
         mock.patch.object(certifying, "Sweep", partial(Sweep, clock=launch.now)),
         mock.patch.object(enrolment, "prove", lambda _mailbox, _enrolled, networks: networks),

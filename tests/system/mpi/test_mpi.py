@@ -122,8 +122,8 @@ SLOW = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "50", "--window
 
 # The last table takes its time, as that of many points does.
 LONG_TABLE = (
-    "import sys, time\nfrom scaling.run import __main__ as run, measuring\nprint_screen = measuring._print\n"
-    "measuring._print = lambda *a, **k: (time.sleep(1), print_screen(*a, **k))[1]\n"
+    "import sys, time\nfrom scaling.run import __main__ as run, ranks\nprint_screen = ranks.Ending._print\n"
+    "ranks.Ending._print = lambda *a, **k: (time.sleep(1), print_screen(*a, **k))[1]\n"
     "sys.exit(run.main(sys.argv[3:]))\n"
 )
 

@@ -17,7 +17,7 @@ from scaling.records.run import Certificate
 from scaling.report import reference
 from scaling.report.__main__ import main as report
 from scaling.report.material import Material
-from scaling.run import enrolment
+from scaling.run import ranks
 from scaling.tools.certify import flags
 from tests.support import stand_in_launch
 from tests.support.inline import enrol, host
@@ -30,7 +30,7 @@ NOISY = ("--option", "round_noise=0.05")
 
 @pytest.fixture
 def without_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enrolment, "revision", lambda: "")
+    monkeypatch.setattr(ranks, "revision", lambda: "")
 
 
 def certified(tmp_path: Path, *words: str, ranks: int = 2) -> tuple[int, Certificate]:

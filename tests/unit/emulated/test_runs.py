@@ -14,8 +14,8 @@ from scaling.hosts.networks import Entry
 from scaling.plan import matrix, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Nic
-from scaling.records.point import Hardware
-from scaling.run import enrolment, flags, invocation
+from scaling.records.point import Hardware, Workload
+from scaling.run import flags, invocation, listing
 from scaling.tools.lab import slowdown
 from tests.support.inline import enrol, host
 from tests.support.paper_tasks import tasks
@@ -192,20 +192,24 @@ def test_without_a_lab_no_link_is_touched(monkeypatch: pytest.MonkeyPatch) -> No
     assert lab.shaped == []
 
 
+def works(model: str, *sizes: int, image_size: int = 0) -> list[Workload]:
+    return [changed(point(), model=model, batch_size=size, image_size=image_size).workload for size in sizes]
+
+
 def test_the_header_tells_what_was_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     Lab(monkeypatch)
     hardware = Hardware(device="emulated", profile="p100", shrink=10, dilate=4)
-    told = enrolment.emulation(hardware, "resnet50", [64], {slowdown.VARIABLE: "one"})
+    told = listing.emulation(hardware, works("resnet50", 64), {slowdown.VARIABLE: "one"})
     for words in ("NVIDIA Tesla P100", "219 images/s of resnet50 at batch 64", "https://", "/ 10", "x 4", "2.5"):
         assert words in told
-    assert "40 times as fast" in enrolment.emulation(hardware, "resnet50", [64], {})
-    assert enrolment.emulation(Hardware(device="cpu"), "resnet50", [64], {}) == ""
+    assert "40 times as fast" in listing.emulation(hardware, works("resnet50", 64), {})
+    assert listing.emulation(Hardware(device="cpu"), works("resnet50", 64), {}) == ""
 
 
 def test_the_header_tells_which_rates_nobody_published(monkeypatch: pytest.MonkeyPatch) -> None:
     Lab(monkeypatch)
     hardware = Hardware(device="emulated", profile="p100", shrink=10, dilate=4)
-    told = enrolment.emulation(hardware, "googlenet", [144, 36], {}, image_size=256)
+    told = listing.emulation(hardware, works("googlenet", 144, 36, image_size=256), {})
     assert "220 images/s of googlenet at batch 144 at 256 px (Dell EMC" in told
     assert (
         "182.5 images/s of googlenet at batch 36 at 256 px (FITTED: 236.2 b / (b + 10.6), fitted to batch 144"
@@ -265,7 +269,7 @@ def test_one_device_of_a_node_crosses_no_link_inside_it() -> None:
 def test_another_image_size_is_fitted_everywhere() -> None:
     """256 px were published of the P100's GoogLeNet at 144: 224, its own, have fewer operations an image."""
     own = planned(*NODE_RULE, "--image-size", "224", "--world-sizes", "1")
-    told = enrolment.emulation(own.hardware, "googlenet", [144], {})
+    told = listing.emulation(own.hardware, works("googlenet", 144), {})
     assert "262.6 images/s of googlenet at batch 144 (FITTED: 220 images/s at 256 px" in told
     (whole,) = (one for one in own.cells if one.kind == "exchange")
     found = own.emulation(whole)

@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.table.comparisons import comparable, curve_keys
-from scaling.errors import UsageError
-from scaling.plan import matrix, plan
+from scaling.plan import matrix, plan, refusals
 from scaling.plan.config import KINDS, SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.host import Nic
-from scaling.records.point import Device, Kind, Point
+from scaling.records.point import Point
 from scaling.run import flags, invocation, listing
 from tests.support.inline import enrol, host
 from tests.support.paper_tasks import one_task
@@ -43,63 +42,12 @@ def of(made: Plan, kind: str) -> dict[int, list[Point]]:
     return found
 
 
-def test_a_nodes_batch_is_shared_by_its_devices_in_use() -> None:
-    made = planned(*NODE, "--world-sizes", "1,2,4,8,12,16")
-    exchanges = {size: point for size, (point,) in of(made, "exchange").items()}
-    assert {size: point.workload.batch_size for size, point in exchanges.items()} == {
-        1: 144, 2: 72, 4: 36, 8: 36, 12: 36, 16: 36,
-    }  # fmt: skip
-    assert [point.global_batch_size for point in exchanges.values()] == [144, 144, 144, 288, 432, 576]
-    assert {point.workload.batch_rule for point in made.cells} == {"node"}
-
-
 def test_all_its_world_sizes_are_one_curve_against_one_device_at_the_nodes_batch() -> None:
     exchanges = [point for points in of(planned(*NODE), "exchange").values() for point in points]
     assert {point.reference.batch_size for point in exchanges} == {144}
     assert len({comparable(point) for point in exchanges}) == 1
     assert len(set(curve_keys(exchanges).values())) == 1
     assert len({point.cell for point in exchanges}) == len(exchanges)
-
-
-def test_controls_are_measured_at_the_whole_batch_and_at_each_devices() -> None:
-    made = planned(*NODE)
-    assert sorted(point.workload.batch_size for point in of(made, "solo")[1]) == [144]
-    each = {size: points[0].workload.batch_size for size, points in of(made, "each").items()}
-    assert each == {2: 72, 16: 36}  # the largest has the seats of the smaller ones
-    for kind in ("together", "comm"):
-        assert {size: points[0].workload.batch_size for size, points in of(made, kind).items()} == {
-            2: 72, 4: 36, 8: 36, 16: 36,
-        }  # fmt: skip
-
-
-def test_dealt_out_over_nodes_each_device_has_a_whole_batch_until_nodes_have_two() -> None:
-    made = planned(*NODE, "--placement", "spread", "--world-sizes", "1,4,8")
-    assert [points[0].workload.batch_size for points in of(made, "exchange").values()] == [144, 144, 72]
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (
-            ("--world-sizes", "1,6"),
-            ("--world-sizes 6", "4 devices of node1 and 2 of node2", "1,2,3,4,8,12,16 can"),
-        ),
-        (("--world-sizes", "1,3", "--batch-size", "32"), ("--batch-size 32", "3 devices", "30 would be")),
-        (("--world-sizes", "1,3", "--batch-size", "2"), ("--batch-size 2", "3 devices", "; 3 would be")),
-    ],
-)
-def test_batches_that_nodes_cannot_share_get_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError) as caught:
-        planned(*NODE[:2], "--batch-size", "144", *FAKE, *argv)
-    message = str(caught.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message, message
-
-
-def test_without_a_batch_a_node_has_the_models_own() -> None:
-    made = planned("--batch-rule", "node", *FAKE, "--world-sizes", "1,4")
-    assert [points[0].workload.batch_size for points in of(made, "exchange").values()] == [32, 8]
 
 
 @pytest.mark.parametrize(
@@ -178,33 +126,6 @@ def test_data_that_is_decoded_from_files_is_waited_for(name: str) -> None:
     assert matrix.kinds_of(SweepConfig(kinds=("exchange",)), "cpu", name) == ("exchange",)
 
 
-def test_loops_that_hold_their_batch_and_feeds_are_measured_on_one_device_and_on_all() -> None:
-    found = counted(kinds_planned("--kinds", "exchange,solo,together,held,feed", "--world-sizes", "1,2,4"))
-    assert {key: count for key, count in found.items() if key[0] in matrix.OF_DATA} == {
-        (kind, size): 1 for kind in ("held", "feed") for size in (1, 2, 4)
-    }
-
-
-def test_where_a_batch_is_shared_one_device_has_each_part_of_it() -> None:
-    made = kinds_planned("--kinds", "exchange,solo,held", "--global-batch-size", "64", "--world-sizes", "1,2,4")
-    held = [point for group in made.groups for point in group.points if point.kind == "held"]
-    sizes = sorted((point.world_size, point.workload.batch_size) for point in held)
-    assert sizes == [(1, 16), (1, 32), (1, 64), (2, 32), (4, 16)]
-
-
-@pytest.mark.parametrize(
-    ("asked", "device", "name", "said"),
-    [
-        ("held", "cpu", "synthetic", "--kinds held: synthetic is one batch that stays on the device"),
-        ("feed", "cpu", "synthetic-tokens", "--kinds feed: synthetic-tokens is one batch that"),
-        ("feed", "emulated", "imagenet", "--kinds feed: emulated devices read no data; leave it out"),
-    ],
-)
-def test_kinds_without_a_data_wait_are_refused(asked: Kind, device: Device, name: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        matrix.kinds_of(SweepConfig(kinds=("exchange", asked)), device, name)
-
-
 # What may be asked of feeds, and what is refused before anything starts.
 
 MINE = ("--device", "cpu", "--model", "cifar10-cnn", "--data", "folders")
@@ -232,46 +153,6 @@ def test_the_feed_is_of_what_is_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (("--feed", "native", "--data", "cifar10"), "--feed native: --data cifar10 is held in memory"),
-        (("--drop-caches", "--data", "synthetic"), "--drop-caches: --data synthetic is held in memory"),
-        (("--feed-workers", "2"), "--feed-workers 2: only for the native feed; add --feed native"),
-        (("--feed", "native", "--feed-workers", "-1"), "--feed-workers -1: must be a number above 0"),
-        (("--feed", "native", "--feed-workers", "0"), "--feed-workers 0: must be a number above 0"),
-        (("--feed", "nativ"), "feed: 'nativ' is not one of reference, native; did you mean 'native'"),
-        (("--feed", "native", "--epochs", "1"), "--feed native: --epochs trains on the reference feed"),
-        (("--feed", "native", "--strategy", "mxnet:dist_sync"), "which im2rec.py of MXNet packs a tree"),
-        (("--feed", "native", "--strategy", "tensorflow:ring", "--data", "recordio"), "or take imagenet, "),
-        (("--feed", "native", "--strategy", "tensorflow:ps"), "--feed native: its framework has no own pipeline"),
-        (("--drop-caches", "--interleave"), "--interleave: points that take turns read the same pictures"),
-        (("--drop-caches", "--strategy", "tensorflow:ps"), "--drop-caches: its helpers compute, and hold"),
-        (("--feed", "native", "--strategy", "fake:a"), "--strategy fake:a: --feed native: its framework has"),
-    ],
-)  # fmt: skip
-def test_feeds_that_cannot_work_are_refused(argv: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        feeding_planned(*argv)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_points_whose_files_are_dropped_take_no_turns() -> None:
-    assert feeding_planned().side_by_side
-    assert not feeding_planned("--drop-caches").side_by_side
-
-
-def test_workers_that_are_no_number() -> None:
-    with pytest.raises(UsageError, match=r"^--feed-workers: 'x' is not a whole number"):
-        feeding_planned("--feed", "native", "--feed-workers", "x")
-
-
-def test_emulated_devices_are_not_fed() -> None:
-    with pytest.raises(UsageError, match="--feed native: emulated devices read no data"):
-        matrix.check_feed(SweepConfig(feed="native"), "emulated", "imagenet")
-
-
-@pytest.mark.parametrize(
     ("strategy", "data", "reads"),
     [
         ("torch:gloo", "imagenet-rec", True), ("torch:plain", "imagenet-tfrecord", True),
@@ -282,6 +163,6 @@ def test_emulated_devices_are_not_fed() -> None:
 )  # fmt: skip
 def test_which_files_a_frameworks_own_pipeline_reads(strategy: str, data: str, *, reads: bool) -> None:
     point = one_task(strategy, "solo", model="resnet50", data=data).point
-    assert matrix.feed_refusal(point) is None
+    assert not [*refusals.of_feed(point)]
     native = replace(point, workload=replace(point.workload, feed="native"))
-    assert (matrix.feed_refusal(native) is None) is reads
+    assert (not [*refusals.of_feed(native)]) is reads

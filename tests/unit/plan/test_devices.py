@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from scaling.agent import child
 from scaling.agent.environment import child_environ
-from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.hosts import gpus
 from scaling.hosts.gpus import gather_gpus
-from scaling.plan import placement, plan
+from scaling.plan import plan
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, place_ranks, slots_of
 from scaling.plan.plan import Plan
@@ -26,37 +25,16 @@ from scaling.records.messages import Enrol
 from scaling.records.network import ALONE
 from scaling.records.point import Hardware, Point
 from scaling.report.formats import terminal
-from scaling.run import listing
 from scaling.run.enrolment import by_name
 from scaling.text import ranges
 from tests.support import topologies
 from tests.support.fake_nvml import Install
 from tests.support.inline import Launch, enrol, host
+from tests.support.plans import gpu_node, one_each, slices
 from tests.support.points import TASK, changed, make_point
 from tests.support.topologies import MATRICES
 
-# What is decided from the GPUs that ranks see: the device of a sweep, whose GPU is whose, what cannot run.
-
-NAME = "NVIDIA H100 80GB HBM3"
-MISMATCH = "unusable: RM has detected an NVML/RM version mismatch."
-
-
-def devices_gpus(*uuids: str, parent: str = "", name: str = NAME) -> tuple[Gpu, ...]:
-    return tuple(
-        Gpu(index=index, name=name, uuid=uuid, memory_bytes=1, parent=parent) for index, uuid in enumerate(uuids)
-    )
-
-
-def card(name: str) -> tuple[Nic, ...]:
-    return (Nic(name="eth0", address=f"10.0.0.{name[1:]}", netmask="255.255.255.0", up=True, mtu=1500),)
-
-
-def node(
-    name: str, *uuids: str, driver: str = "580.95.05", reachable: int | None = None, **changes: Any
-) -> HostInfo:
-    found = devices_gpus(*(f"GPU-{name}-{uuid}" for uuid in uuids))
-    seen = len(uuids) if reachable is None else reachable
-    return host(name, gpus=found, gpu_driver=driver, reachable_gpus=seen, boot_id=name, nics=card(name), **changes)
+# What is decided from the GPUs that ranks see; tests/golden/plans.txt and refusals.txt have the rest.
 
 
 def made(hosts: Sequence[HostInfo], strategy: str = "fake:a", **fields: Any) -> Plan:
@@ -64,189 +42,12 @@ def made(hosts: Sequence[HostInfo], strategy: str = "fake:a", **fields: Any) -> 
     return plan.make(SweepConfig(**asked), [enrol(one) for one in hosts])
 
 
-def refused(hosts: Sequence[HostInfo], strategy: str = "fake:a", **fields: Any) -> str:
-    with pytest.raises(UsageError) as error:
-        made(hosts, strategy, **fields)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-# ---------------------------------------------------------------- which device
-
-
-def cluster(*, broken: str, nodes: int = 4) -> list[HostInfo]:
-    return [*(node(f"n{number}", "0") for number in range(1, nodes)), node(f"n{nodes}", driver=broken)]
-
-
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        (MISMATCH, "n4 has no NVIDIA GPU (NVML is unusable: RM has detected an NVML/RM version mismatch.)"),
-        ("", "n4 has no NVIDIA GPU, n1 n2 n3 have one per rank"),
-        ("580.95.05", "n4 has no NVIDIA GPU (driver 580.95.05 shows none: see CUDA_VISIBLE_DEVICES"),
-    ],
-)
-def test_one_node_without_gpus_is_no_reason_to_measure_cpus(broken: str, said: str) -> None:
-    message = refused(cluster(broken=broken))
-    assert message.startswith("--device auto: ") and said in message
-    assert "nvidia-smi says on n4" in message and message.endswith("use --device cpu")
-
-
-def test_device_cpu_is_obeyed_on_hosts_with_gpus() -> None:
-    found = made(cluster(broken=MISMATCH), device="cpu")
-    assert (found.device, found.why) == ("cpu", "--device cpu")
-
-
-def test_a_rank_without_a_gpu_beside_others_that_have_one() -> None:
-    """As where a batch system granted fewer GPUs than tasks."""
-    message = refused([node("n1", "0"), node("n1", "1"), node("n1")])
-    assert "n1 has no NVIDIA GPU (driver 580.95.05 shows none" in message
-
-
-def test_gpus_that_were_asked_for_and_are_not_there() -> None:
-    message = refused([node("n1", driver=MISMATCH)], device="cuda")
-    assert message == f"--device cuda: n1 has no NVIDIA GPU (NVML is {MISMATCH}); use --device cpu"
-
-
-@pytest.mark.parametrize(
-    ("driver", "others", "why"),
-    [
-        ("", "", "no NVIDIA GPU on n1"),
-        (MISMATCH, "", f"no NVIDIA GPU on n1 (NVML is {MISMATCH})"),
-        ("", "AMD GPU found, not supported", "no NVIDIA GPU on n1 (AMD GPU found, not supported)"),
-    ],
-)
-def test_hosts_without_any_gpu_measure_cpus_and_say_why(driver: str, others: str, why: str) -> None:
-    found = made([node("n1", driver=driver, unsupported_gpus=others)] * 2)
-    assert (found.device, found.why) == ("cpu", why)
-
-
-def test_strategies_that_need_gpus_are_refused_with_the_drivers_state() -> None:
-    message = refused([node("n1", driver=MISMATCH)], strategy="torch:nccl")
-    because = f"no NVIDIA GPU on n1 (NVML is {MISMATCH})"
-    assert message == f"--strategy torch:nccl: needs cuda, this launch runs on cpu ({because}); take torch:gloo"
-
-
-def in_mode(mode: str) -> list[HostInfo]:
-    one = node("n1", "0", "1", memory_bytes=1 << 40)
-    return [replace(one, gpus=tuple(replace(gpu, compute_mode=mode) for gpu in one.gpus))] * 2
-
-
-def test_points_on_gpus_that_take_one_process_are_measured_one_after_another() -> None:
-    """A second worker gets no context: every exchange would fail, and --resume would repeat that."""
-    default, exclusive = made(in_mode("Default"), "torch:nccl"), made(in_mode("Exclusive_Process"), "torch:nccl")
-    assert default.side_by_side and "Exclusive_Process" not in default.why
-    assert not exclusive.side_by_side
-    said = "GPUs on n1 take one process (Exclusive_Process): points are measured one after another"
-    assert said in exclusive.why and "nvidia-smi -c DEFAULT" in exclusive.why
-    ranks = [enrol(one) for one in in_mode("Exclusive_Process")]
-    assert said in listing.dry_run(exclusive, ranks)
-
-
-def test_points_cannot_take_turns_on_gpus_that_take_one_process() -> None:
-    message = refused(in_mode("Exclusive_Process"), "torch:nccl", interleave=True)
-    assert message.startswith("--interleave: GPUs take one process (Exclusive_Process)")
-
-
-def test_gpus_that_forbid_all_processes_are_refused() -> None:
-    message = refused(in_mode("Prohibited"), "torch:nccl")
-    assert message.startswith(
-        "--device: the compute mode Prohibited of GPUs on n1 forbids all processes; nvidia-smi"
-    )
-    assert made(in_mode("Prohibited"), "torch:gloo", device="cpu").device == "cpu"
-
-
-def test_gpus_on_every_host() -> None:
-    found = made([node("n1", "0", "1")] * 2 + [node("n2", "0", "1")] * 2)
-    assert (found.device, found.why.partition("; ")[0]) == ("cuda", "every host has GPUs")
-
-
-def test_gpus_of_different_kinds_are_reported() -> None:
-    slow = host("n2", gpus=devices_gpus("GPU-b", name="Tesla V100-PCIE-32GB"), boot_id="n2", nics=card("n2"))
-    assert f"they differ (1 x {NAME}, 1 x Tesla V100-PCIE-32GB)" in made([node("n1", "0"), slow]).why
-
-
-# ---------------------------------------------------------------- one visible GPU per rank
-
-
-def one_each(reachable: int) -> list[HostInfo]:
-    """Four ranks of a node, each of which sees one of its GPUs and may open so many."""
-    return [node("n1", str(number), reachable=reachable) for number in range(4)]
-
-
-@pytest.mark.parametrize(("reachable", "told"), [(1, True), (4, False)])
-def test_gpus_that_ranks_cannot_open_may_hinder_peer_access(reachable: int, *, told: bool) -> None:
-    """With all GPUs open and one visible, CUDA still copies between processes directly."""
-    why = made(one_each(reachable)).why
-    assert ("--gpu-bind=none" in why) is told
-    assert ("each rank on n1 may open one GPU alone" in why) is told
-
-
-def test_one_gpu_and_one_rank_are_fine() -> None:
-    assert made([node("n1", "0")]).why.partition("; ")[0] == "every host has GPUs"
-
-
-@pytest.mark.parametrize("mode", ["local", "device", "nccl"])
-def test_one_process_cannot_drive_gpus_that_it_does_not_see(mode: str) -> None:
-    message = refused(one_each(4), f"mxnet:{mode}", world_sizes=(2, 4))
-    assert message.startswith(f"--strategy mxnet:{mode} at n2: one process drives the devices of one node")
-    assert "rank 0 on n1 sees 1 of the 2 GPUs" in message
-    assert message.endswith(
-        "let every rank see all GPUs of its node (Slurm: --gpu-bind=none and no --gpus-per-task)"
-    )
-
-
-def test_one_process_drives_what_it_sees() -> None:
-    found = made([node("n1", "0", "1", "2", "3")] * 4, "mxnet:device", world_sizes=(1, 4))
-    assert found.refused == {}
-    alone = made(one_each(4), "mxnet:device", world_sizes=(1, 4))
-    assert all("sees 1 of the 4 GPUs" in why for why in alone.refused.values()), "a single rank still runs"
-    assert {point.world_size for point in alone.cells if point.cell in alone.refused} == {4}
-
-
 def test_the_header_counts_the_gpus_of_all_ranks() -> None:
     told: list[Enrol] = [enrol(one) for one in one_each(1)]
     joined = by_name(told)["n1"]
     assert [gpu.uuid for gpu in joined.gpus] == [f"GPU-n1-{number}" for number in range(4)]
-    whole = node("n1", "0", "1", "2", "3")
+    whole = gpu_node("n1", "0", "1", "2", "3")
     assert by_name([enrol(whole)] * 4)["n1"] is whole
-
-
-# ---------------------------------------------------------------- GPUs that hosts share
-
-
-def oversubscribed(found: Plan) -> set[tuple[str, int]]:
-    return {
-        (cell.kind, cell.world_size)
-        for cell in found.cells
-        if placement.crowding(cell, placement.slots_of(cell, found.slots))
-    }
-
-
-def test_ranks_of_two_hosts_may_share_a_gpu_and_claim_nothing() -> None:
-    """Containers, or nodes of a lab."""
-    hosts = [replace(node(name), gpus=devices_gpus("GPU-a")) for name in ("n1", "n2")]
-    found = made(hosts, "torch:nccl", world_sizes=(1, 2), kinds=("exchange", "solo", "each", "together"))
-    assert oversubscribed(found) == {("exchange", 2), ("together", 2)}
-    assert "n1 n2 share a GPU" in found.why
-    apart = made([node("n1", "0"), node("n2", "0")], "torch:nccl", world_sizes=(1, 2))
-    assert oversubscribed(apart) == set() and "share" not in apart.why
-
-
-def test_slices_of_one_gpu_on_two_hosts_are_devices_of_their_own() -> None:
-    hosts = [replace(node(name), gpus=devices_gpus(f"MIG-{name}", parent="GPU-a")) for name in ("n1", "n2")]
-    found = made(hosts, world_sizes=(1, 2))
-    assert oversubscribed(found) == set() and "share a GPU" not in found.why
-
-
-# ---------------------------------------------------------------- slices of a GPU (MIG)
-
-
-def slices(name: str, count: int, *, of: str = "") -> HostInfo:
-    uuids = [f"MIG-{name}{of}-{number}" for number in range(count)]
-    return host(
-        name, gpus=devices_gpus(*uuids, parent=f"GPU-{name}{of}"), boot_id=name, reachable_gpus=1, nics=card(name)
-    )
 
 
 def test_each_worker_is_shown_its_own_slice_alone() -> None:
@@ -277,38 +78,18 @@ def test_a_framework_that_uses_gpu_0_as_well_is_shown_its_own_alone(
     strategy: str, expected: list[tuple[int, str]]
 ) -> None:
     """MXNet's kvstores pin memory for GPU 0. One process for all GPUs of a node needs them all."""
-    found = made([node("n1", "0", "1")] * 2)
+    found = made([gpu_node("n1", "0", "1")] * 2)
     point = replace(found.cells[-1], strategy=strategy, world_size=2)
     tasks = rank_tasks(point, found.slots, (), {}, attempt=1, seed=1, logs="logs")
     assert [(task.device_index, task.shown_gpu) for task in tasks] == expected
 
 
 def test_whole_gpus_stay_visible() -> None:
-    found = made([node("n1", "0", "1")] * 2)
+    found = made([gpu_node("n1", "0", "1")] * 2)
     tasks = rank_tasks(found.cells[-1], found.slots, (), {}, attempt=1, seed=1, logs="logs")
     assert [(task.device_index, task.shown_gpu) for task in tasks] == [(0, ""), (1, "")]
     assert child_environ({"CUDA_VISIBLE_DEVICES": "0,1"}, tasks[0], {})["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert "CUDA_VISIBLE_DEVICES" not in child_environ({}, tasks[0], {})
-
-
-@pytest.mark.parametrize("strategy", ["torch:nccl", "torch:horovod", "tensorflow:nccl", "tensorflow:horovod"])
-def test_nccl_takes_no_two_slices_of_one_gpu(strategy: str) -> None:
-    message = refused([slices("n1", 2)] * 2, strategy, world_sizes=(2,))
-    assert "ranks 0 and 1 on n1 are on slices of one GPU (GPU-n1)" in message
-    assert message.endswith("take one slice of each GPU, or a strategy without NCCL")
-
-
-def test_nccl_takes_slices_of_several_gpus_and_one_rank() -> None:
-    apart = [slices("n1", 1), slices("n2", 1)]
-    assert made(apart, "torch:nccl", world_sizes=(1, 2)).refused == {}
-    both = made([slices("n1", 2)] * 2, "torch:nccl", world_sizes=(1, 2))
-    assert {(cell.kind, cell.world_size) for cell in both.cells if cell.cell in both.refused} == {("exchange", 2)}
-    assert made([slices("n1", 2)] * 2, "torch:gloo").refused == {}
-
-
-def test_a_process_drives_one_slice_only() -> None:
-    message = refused([slices("n1", 2)] * 2, "mxnet:device", world_sizes=(2,))
-    assert "sees one slice of a GPU only (n1)" in message
 
 
 # Which CPUs a GPU's worker gets, on the topologies of real machines.
@@ -486,28 +267,6 @@ def test_ranks_on_gpus_keep_their_share_of_the_cores() -> None:
     found = beside_made()
     (gpu, *_) = (point for point in found.cells if point.hardware.device == "cuda")
     assert all(slot.threads == 4 for slot in slots_of(gpu, found.slots))
-
-
-def test_there_is_one_for_each_framework_batch_and_pass() -> None:
-    found = beside_made(batch_sizes=(16, 32), world_sizes=(1, 2))
-    assert [point.workload.batch_size for point in on_cpu(found)] == [16, 32]
-    passes = beside_made("torch:plain", pass_=("forward", "backward"))
-    assert [point.workload.pass_ for point in on_cpu(passes)] == ["forward", "backward"]
-    strong = beside_made(global_batch_size=64)
-    assert [point.workload.batch_size for point in on_cpu(strong)] == [64]
-
-
-def test_it_is_measured_by_itself_also_where_others_take_turns() -> None:
-    found = beside_made(interleave=True, strategy="fake:a")
-    (group,) = (group for group in found.groups if group.points[0].hardware.cores)
-    assert len(group.points) == 1
-    assert not group.side_by_side
-    assert found.side_by_side
-
-
-def test_beside_a_cpu_it_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--baseline-device cpu: .* measures on cpu; leave it out"):
-        beside_made("fake:a", device="cpu")
 
 
 def test_workers_on_gpus_are_never_forks_of_a_server_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""The rules that resolve a configuration are found by the names of the fields that they settle."""
+"""The rules that resolve a configuration: what a plan is on given devices, and which field each rule settles."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from msgspec.structs import replace
 from scaling.plan import plan, rules
 from scaling.plan.config import FIELDS, SweepConfig
 from scaling.plan.placement import place_ranks
-from scaling.run import listing
+from scaling.run import flags, invocation, listing
+from tests.support.golden import GOLDEN, check_golden
 from tests.support.inline import enrol, host
+from tests.support.plans import launch
 
 # Rules of several fields.
 OF_SEVERAL = {
@@ -61,12 +64,23 @@ def test_rules_leave_what_they_have_settled(fields: dict[str, Any]) -> None:
     assert again == replace(resolved) != SweepConfig(**fields)
 
 
-def test_a_dry_run_names_the_rule_of_each_field_that_was_not_given() -> None:
-    made = plan.make(SweepConfig(strategy=("fake:a",), batch_size=8, device="cpu"), ENROLLED)
-    lines = listing.dry_run(made, ENROLLED).splitlines()
-    begin = lines.index("not given, filled in by rules:") + 1
-    found = dict(line.split(None, 1) for line in lines[begin : begin + len(made.filled)])
-    assert found["world_sizes"] == "1, 2, 4 (Measure the powers of two up to the launch's size, and that size)"
-    assert found["timeouts"].startswith("startup_timeout_s 300, point_timeout_s 1800 (Fill in the timeouts, ")
-    assert not {"strategy", "batch_size", "device"} & found.keys()
-    assert found.keys() <= {rule.__name__.rstrip("_") for rule in rules.RULES}
+# ---------------------------------------------------------------- plans
+
+
+def lines_of(on: str, text: str) -> Iterator[str]:
+    """The lines of a dry run without those of hosts and ranks, and the configuration's own values."""
+    ranks = launch(on)
+    rates = (100e9, 10e9) if "x" in on else ()
+    asked = flags.parse(text.split())
+    made = plan.make(invocation.resolve(asked), ranks, lab_bits_per_s=rates)
+    plan.check_given(made, asked.given)
+    first, *lines = listing.dry_run(made, ranks).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith(("model ", "script ")))
+    yield from (f"$ {on}: {text}", first, *lines[at:])
+
+
+def test_plans() -> None:
+    """The golden file has command lines, each behind its launch and above its plan."""
+    lines = (GOLDEN / "plans.txt").read_text().splitlines()
+    asked = [line[2:].partition(": ") for line in lines if line.startswith("$ ")]
+    check_golden("plans.txt", "".join(f"{line}\n" for on, _, text in asked for line in lines_of(on, text)))

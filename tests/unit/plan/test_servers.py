@@ -11,12 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import watch
-from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Traits
-from scaling.plan import config, placement, plan, validation
-from scaling.plan.config import SweepConfig
+from scaling.plan import config, placement, plan
 from scaling.plan.placement import Slot, crowding, place_ranks
-from scaling.plan.plan import Plan
 from scaling.plan.tasks import helper_task, rank_tasks, wanted_ports, with_ports, worker_tasks
 from scaling.records.events import Failed, Finished
 from scaling.records.host import Gpu, HostInfo, Nic
@@ -78,38 +75,6 @@ def test_without_a_node_left_servers_share_and_the_row_says_so(tmp_path: Path) -
     (record,) = found.of(size=8)
     assert set(servers_of(record)) == {"node1", "node2", "node3", "node4"}
     assert "no node was left" in record.warnings[0].text
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"strategy": ["fake:a"], "servers": 2}, "--servers: none of fake:a has parameter servers"),
-        ({"strategy": ["fake:a"], "server_hosts": "dedicated"}, "--server-hosts: none of fake:a"),
-        ({"strategy": ["fake:ps"], "servers": 4, "server_hosts": "dedicated"}, "of 4 hosts at most 3"),
-        ({"strategy": ["fake:node"], "world_sizes": [4]}, "4 devices are on 2 nodes"),
-    ],
-)
-def test_settings_that_no_launch_could_run_are_refused(asked: dict[str, Any], words: str) -> None:
-    wanted = config.build({"device": "cpu", **asked}, source="test")
-    with pytest.raises(UsageError, match=words):
-        plan.make(wanted, four_nodes().enrolled)
-
-
-def test_dedicated_servers_need_a_second_host() -> None:
-    wanted = config.build({"device": "cpu", "strategy": ["fake:ps"], "server_hosts": "dedicated"}, source="test")
-    with pytest.raises(UsageError, match="this launch has one host"):
-        plan.make(wanted, [enrol(host())] * 2)
-
-
-@pytest.mark.parametrize("text", [0, -1])
-def test_how_many_servers_there_cannot_be(text: int) -> None:
-    with pytest.raises(UsageError, match=r"--servers .* at least 1, or per-node"):
-        validation.validate(config.build({"servers": text}, source="test"))
-
-
-def test_a_number_of_servers_that_is_none() -> None:
-    with pytest.raises(UsageError, match="servers"):
-        config.build({"servers": "many"}, source="test")
 
 
 def test_a_point_larger_than_a_node_is_refused_and_the_others_are_measured(tmp_path: Path) -> None:
@@ -284,51 +249,6 @@ def test_two_ranks_on_a_cpu_are_oversubscribed_unless_they_take_turns(kind: Kind
     assert not crowding(point, SLOTS[:2])
 
 
-# Exchanges that listen at the address of the host's name: refused where that is not on the network asked for.
-
-NAME = "torch:horovod"
-
-
-def node(number: int) -> HostInfo:
-    nics = (
-        Nic(name="ib0", address=f"10.10.0.{number}", netmask="255.255.255.0", up=True, mtu=1500),
-        Nic(name="eth0", address=f"10.20.0.{number}", netmask="255.255.255.0", up=True, mtu=1500),
-    )
-    return host(f"node{number}", nics=nics, boot_id=str(number))
-
-
-def name_address_made(addresses: Sequence[str], *interconnect: str, **fields: Any) -> Plan:
-    """Of a rank on each of so many nodes, whose names have these addresses; "-" for a build that obeys."""
-    told = [{} if address == "-" else {NAME: address} for address in addresses]
-    enrolled = [enrol(node(number), name_addresses=one) for number, one in enumerate(told, 1)]
-    asked = {"strategy": (NAME,), "interconnect": interconnect, "device": "cpu", **fields}
-    return plan.make(SweepConfig(**asked), enrolled)
-
-
-def test_the_network_on_which_names_are_is_measured_and_the_other_refused() -> None:
-    found = name_address_made(("10.10.0.1", "10.10.0.2"), "ib0", "eth0")
-    refused = [point for point in found.cells if point.cell in found.refused]
-    assert {(point.interconnect, point.world_size) for point in refused} == {("eth0", 2)}
-    said = "it listens at the address of the host's name: node1 is 10.10.0.1, on eth0 10.20.0.1"
-    assert set(found.refused.values()) == {said}
-
-
-@pytest.mark.parametrize("address", ["127.0.1.1", "10.10.0.2"])
-def test_nothing_left_is_a_mistake_with_its_mend(address: str) -> None:
-    """Debian's line for a host's own name."""
-    with pytest.raises(UsageError) as error:
-        name_address_made(("10.20.0.1", address), "eth0", world_sizes=(2,))
-    assert (
-        f"node2 is {address}, on eth0 10.20.0.2; take the network of that address, write `10.20.0.2 node2`"
-        in str(error.value)
-    )
-
-
-def test_one_host_reaches_itself_and_a_build_that_obeys_goes_anywhere() -> None:
-    assert name_address_made(("-", "-"), "eth0").refused == {}
-    assert name_address_made(("127.0.1.1",), "eth0", world_sizes=(1,)).refused == {}
-
-
 # Beside which child a machine's energy is read: one of each machine that no other host of the launch shares.
 
 COUNTED_ENERGY_POINT = make_point(
@@ -395,41 +315,6 @@ def check(command: str, on: HostInfo, older: dict[str, Any] | None = None) -> pl
     made = plan.make(invocation.resolve(asked, older), [enrol(on)] * 2)
     plan.check_given(made, asked.given)
     return made
-
-
-@pytest.mark.parametrize(
-    ("command", "on", "words"),
-    [
-        ("--malloc system", ON_GPUS, "--malloc: only for workers on CPUs, and all of these are on GPUs; leave it"),
-        ("--malloc keep", ON_GPUS, "--malloc: only for workers on CPUs"),
-        ("--interleave --world-sizes 1 --kinds exchange", ON_CPU, "--interleave: no framework has two points"),
-        ("--interleave --world-sizes 1 --kinds exchange", ON_GPUS, "--interleave: no framework has two points"),
-        ("--interleave --pass forward --strategy torch:plain", ON_CPU, "--interleave: no framework has"),
-        ("--interleave --world-sizes 1 --kinds exchange --strategy torch:gloo,mxnet:dist_sync", ON_CPU, "--inter"),
-    ],
-)  # fmt: skip
-def test_a_flag_that_changes_nothing_here_is_refused(command: str, on: HostInfo, words: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        check(command, on)
-    assert words in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("command", "on"),
-    [
-        ("--malloc system --fresh-workers", ON_CPU),
-        ("--malloc system --fresh-workers --device cpu", ON_GPUS),
-        ("--malloc system --fresh-workers --baseline-device cpu", ON_GPUS),
-        ("--malloc system --fresh-workers --device emulated:p100", ON_CPU),
-        ("--interleave --world-sizes 1,2 --kinds exchange", ON_CPU),
-        ("--interleave --world-sizes 1 --kinds exchange,solo", ON_GPUS),
-        ("--no-interleave --world-sizes 1 --kinds exchange", ON_CPU),
-        ("--world-sizes 1 --kinds exchange", ON_CPU),
-    ],
-)
-def test_what_has_its_use_is_taken(command: str, on: HostInfo) -> None:
-    check(command, on)
 
 
 def test_what_memory_keeps_apart_is_no_mistake() -> None:

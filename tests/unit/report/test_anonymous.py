@@ -1,4 +1,4 @@
-"""No output has command lines of other programs. With --anonymous, none has hosts, programs, users, folders."""
+"""No output has command lines of other ranks. With --anonymous, none has hosts, ranks, users, folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
 from scaling.report import __main__ as command
 from scaling.report.anonymous import Disguise, hosts_of
-from scaling.run import measuring, ranks
+from scaling.run import ranks
 from scaling.run.invocation import Invocation
 from scaling.transport.base import Mailbox
 from tests.support.inline import Launch
@@ -188,7 +188,7 @@ def test_a_run_prints_no_names(tmp_path: Path, capsys: pytest.CaptureFixture[str
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
     began, head = datetime.fromtimestamp(0, timezone.utc), launch.header(made, wanted)
     with store.Store.create(tmp_path / "alice-laptop", "test", began, head) as opened:
-        measuring.measure(made, mailbox, opened, head, replace(ASKED, view="live", page=False))
+        ranks.measure(made, mailbox, opened, head, replace(ASKED, view="live", page=False))
         launch.turn()  # the last release
     out, err = capsys.readouterr()
     assert "2 hosts (node1, node2)" in out and "hosts node1 node2" in out
@@ -198,7 +198,7 @@ def test_a_run_prints_no_names(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_the_view_of_a_run_names_no_program() -> None:
     hidden, out = Disguise(hosts_of(*run())), StringIO()
-    view = measuring._HiddenView(out, hidden)
+    view = ranks._HiddenView(out, hidden)
     one = run()[1][0]
     view.finished(one, (), 1, 2)
     view.closed()
@@ -214,16 +214,16 @@ def test_the_page_of_a_run_has_no_names(tmp_path: Path, monkeypatch: pytest.Monk
         given.extend(arguments)
         return subprocess.CompletedProcess([], 0, "", "")
 
-    monkeypatch.setattr("scaling.run.programs.output", output)
-    ending = measuring.Ending(ASKED, lambda: None, Disguise(hosts_of(*run())) if hidden else None)
-    assert measuring._write_page(tmp_path, ending) == str(tmp_path / "page.html")
+    monkeypatch.setattr("scaling.run.ranks.command_output", output)
+    ending = ranks.Ending(ASKED, lambda: None, Disguise(hosts_of(*run())) if hidden else None)
+    assert ending.write_page(tmp_path) == str(tmp_path / "page.html")
     assert ("--anonymous" in given) == hidden
 
 
 def test_a_page_that_is_not_written_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = subprocess.CompletedProcess[str]([], 1, "", "[Errno 28] No space left on device\n")
-    monkeypatch.setattr("scaling.run.programs.output", lambda *_: full)
-    assert measuring._write_page(tmp_path, measuring.Ending(ASKED, lambda: None)) == ""
+    monkeypatch.setattr("scaling.run.ranks.command_output", lambda *_: full)
+    assert ranks.Ending(ASKED, lambda: None).write_page(tmp_path) == ""
 
 
 @pytest.mark.parametrize("hidden", [False, True])

@@ -16,13 +16,12 @@ from msgspec.structs import replace
 
 from scaling.errors import Interrupted, StoreError, UsageError
 from scaling.plan import config, plan
-from scaling.plan.config import SweepConfig
-from scaling.plan.fields import fields_of
+from scaling.plan.config import SweepConfig, fields_of
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
 from scaling.report.formats import openmetrics, screen
 from scaling.report.material import Material, Place
-from scaling.run import flags, invocation, measuring, programs, ranks
+from scaling.run import flags, invocation, ranks
 from scaling.run.invocation import Invocation
 from scaling.transport.base import Mailbox
 from tests.support.compared_runs import on_disk, without_noise
@@ -40,7 +39,7 @@ def answer(code: int, out: str = "", err: str = "") -> Any:
 
 def refusal(run: Path) -> str:
     with pytest.raises(UsageError) as error:
-        programs.comparable_header(run)
+        ranks.comparable_header(run)
     message = str(error.value)
     assert "\n" not in message
     return message
@@ -48,7 +47,7 @@ def refusal(run: Path) -> str:
 
 def test_the_settings_are_those_of_the_run(tmp_path: Path) -> None:
     run = without_noise()
-    assert programs.comparable_header(Path(on_disk(tmp_path / "base", run))) == run[0]
+    assert ranks.comparable_header(Path(on_disk(tmp_path / "base", run))) == run[0]
 
 
 def test_what_is_no_run_is_named_with_its_flag(tmp_path: Path) -> None:
@@ -93,9 +92,9 @@ def test_one_older_run_at_a_time(tmp_path: Path, argv: tuple[str, ...], words: s
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_verdict_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    monkeypatch.setattr(programs, "output", answer(code, "the table\n"))
+    monkeypatch.setattr(ranks, "command_output", answer(code, "the table\n"))
     again = "against: base (again: python -m scaling compare base new)"
-    assert programs.compared(BASE, NEW) == (f"the table\n\n{again}\n", code, "")
+    assert ranks.compared(BASE, NEW) == (f"the table\n\n{again}\n", code, "")
 
 
 def test_an_undecided_cell_is_an_exit_code_if_proof_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +105,8 @@ def test_an_undecided_cell_is_an_exit_code_if_proof_is_required(monkeypatch: pyt
         given.append([command, *arguments])
         return subprocess.CompletedProcess([], 3, "the table\n", "")
 
-    monkeypatch.setattr(programs, "output", compare)
-    found = programs.compared(BASE, NEW, require_proof=True)
+    monkeypatch.setattr(ranks, "command_output", compare)
+    found = ranks.compared(BASE, NEW, require_proof=True)
     assert given == [["compare", "base", "new", "--require-proof"]]
     assert found.code == 3 and "again: python -m scaling compare base new --require-proof" in found.text
 
@@ -120,28 +119,28 @@ def test_proof_is_required_of_comparisons_alone() -> None:
 
 @pytest.mark.parametrize("out", ["", "the table\n"])
 def test_without_a_cell_that_could_be_compared_it_is_2(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
-    monkeypatch.setattr(programs, "output", answer(2, out, "scaling compare: error: RUN: they differ\n"))
-    found = programs.compared(BASE, NEW)
+    monkeypatch.setattr(ranks, "command_output", answer(2, out, "scaling compare: error: RUN: they differ\n"))
+    found = ranks.compared(BASE, NEW)
     assert (found.code, found.why) == (2, "--against base: not compared: they differ")
     assert bool(found.text) == bool(out)
 
 
 @pytest.mark.parametrize("done", [answer(0), answer(1), answer(-9, "the ta"), answer(3, "the table\n")])
 def test_a_comparison_that_came_to_no_end_is_never_green(monkeypatch: pytest.MonkeyPatch, done: Any) -> None:
-    monkeypatch.setattr(programs, "output", done)
+    monkeypatch.setattr(ranks, "command_output", done)
     with pytest.raises(
         StoreError, match=r"--against base: not compared: .*; try: python -m scaling compare base new"
     ):
-        programs.compared(BASE, NEW)
+        ranks.compared(BASE, NEW)
 
 
 def test_one_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def hang(*_: object) -> None:
         raise subprocess.TimeoutExpired("python", 120)
 
-    monkeypatch.setattr(programs, "output", hang)
+    monkeypatch.setattr(ranks, "command_output", hang)
     with pytest.raises(StoreError, match="timed out"):
-        programs.compared(BASE, NEW)
+        ranks.compared(BASE, NEW)
 
 
 # What a new run takes over from an older one, and what flags displace of it.
@@ -228,13 +227,13 @@ def measured(
     with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
         monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder), noted))
         asked = Invocation(given={}, base={}, view="plain", page=False, metrics=metrics)
-        code = measuring.measure(made, mailbox, opened, header, asked)
+        code = ranks.measure(made, mailbox, opened, header, asked)
         launch.turn()  # the last release
         return code, opened.folder
 
 
 def ended(folder: Path) -> str:
-    """The last screen of a run, and the line for programs."""
+    """The last screen of a run, and the line for ranks."""
     material = Material(*store.load(folder))
     text = screen.render(material, Place(str(folder), lacks=material.lacks), width=80, color=False)
     return f"{text}{material.doc.last_line}\n"

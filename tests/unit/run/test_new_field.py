@@ -11,8 +11,7 @@ import typer
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.plan import config, validation
-from scaling.plan.config import HOW, RENAMED, SweepConfig
-from scaling.plan.fields import Flag, fields_of
+from scaling.plan.config import HOW, RENAMED, Flag, SweepConfig, fields_of
 from scaling.run.flags import read_file, with_fields
 
 
