@@ -115,11 +115,11 @@ class Table:
         if found is None:
             return None
         if found.variance is None:
-            return Estimate(mean=expm1(found.mean), low=None, high=None, n=1)
+            return Estimate(mean=found.mean, low=None, high=None, n=1).each(expm1)
         at = self._at[layout, (min(one, other), max(one, other))]
         half, df = float(self._now.half[at]), int(self._now.df[at])
-        low, high = expm1(found.mean - half), expm1(found.mean + half)
-        return Estimate(mean=expm1(found.mean), low=low, high=high, n=found.rounds, df=df)
+        low, high = found.mean - half, found.mean + half
+        return Estimate(mean=found.mean, low=low, high=high, n=found.rounds, df=df).each(expm1)
 
     def detects(self, layout: Layout, one: int, other: int) -> float | None:
         """Return the smallest true difference of a pair, as a fraction, that is found in 80 of 100 tables."""

@@ -19,7 +19,6 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.cell import oversubscribed
 from scaling.analysis.statistics.intervals import known_mean
 from scaling.analysis.table.comparisons import contender
 from scaling.analysis.table.rows import Training
@@ -78,7 +77,7 @@ def _training(records: Sequence[PointRecord]) -> Training:
     reached = [until for of in passed for until in [s for value, s in of if value >= target][:1]]
     flags = {
         "FAILED": any(isinstance(record.outcome, Failed) for record in records),
-        "OVERSUBSCRIBED": oversubscribed(records),
+        "OVERSUBSCRIBED": any(record.oversubscribed for record in records),
         "ASYNC": not first.synchronous,
     }
     return Training(

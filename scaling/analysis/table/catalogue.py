@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.cell import Cell, oversubscribed, superlinear
+from scaling.analysis.measured.cell import Cell, superlinear
 from scaling.analysis.measured.device_use import DeviceUse, MachineUse
 from scaling.analysis.measured.traffic import Verdict, nccl_text
 from scaling.analysis.statistics.intervals import Estimate
@@ -72,7 +72,7 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="AUDIT", of_cell=lambda cell: bool(cell.audits or cell.less_work), harmless_in=("comm",),
          claimless="its own counts disagree", is_wrong=True, serious=3, drawn=5, line="--",
          about="rate, samples and clocks of these rows disagree"),
-    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: oversubscribed(cell.records),
+    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: any(record.oversubscribed for record in cell.records),
          claimless="ranks share cores or a GPU", serious=4, drawn=4, hollow=True, line=None,
          about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
     Mark(name="NOISY", of_row=lambda found: noise(found.efficiency, found.rate) > 1,

@@ -15,27 +15,23 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling.analysis.measured import cpu, device_use
-from scaling.analysis.measured.breakdown import split, told
 from scaling.analysis.measured.cell import (
     Cell,
-    fed_by,
+    feed,
     first_and_last_loss,
-    read_from,
     ready_of,
     staleness,
     waited_s,
 )
-from scaling.analysis.measured.controls import Alone, Controls, Key, less_work
+from scaling.analysis.measured.controls import Alone, Controls, Key, Shared, lasting, less_work, of_pool
 from scaling.analysis.measured.cpu import new_threads
 from scaling.analysis.measured.device_use import Clocks, of_baseline
-from scaling.analysis.measured.pools import Shared, lasting, of_pool, pool_of
-from scaling.analysis.measured.rounds import Round, floor, logs, part, relative, rounds
+from scaling.analysis.measured.rounds import Round, logs, part, relative, rounds, split, told
 from scaling.analysis.measured.traffic import with_algorithms
 from scaling.analysis.statistics.contrasts import Table
 from scaling.analysis.statistics.intervals import (
     Estimate,
     Lasting,
-    contrast,
     geometric,
     interval,
     is_distinguishable,
@@ -170,19 +166,20 @@ def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool
     has facts of all cells of the same work."""
     by_round = rounds(cell, controls)
     claimed = by_round if claims(cell) else ()
-    efficiency = contrast(logs(claimed), floor(claimed)).exp() if claimed else None
-    clocks = _clocks(cell, controls)
+    efficiency = _efficiency(claimed) if claimed else None
+    clocks, comm = _clocks(cell, controls), controls.comm(cell.point)
     later = _lasting(cell, controls, pool) if claimed else None
     flags = marks_of(Found(cell, efficiency, own.samples_per_s, pool.drifts if claimed else (), clocks, later))
-    lost, intervals = split(claimed, efficiency.mean) if efficiency else ({}, {})
+    rest, lost = split(claimed, efficiency.mean) if efficiency else (0.0, {})
+    causes: Any = {name: lost[name].mean if name in lost else None for name in Breakdown.__struct_fields__}
     split_ = device_use.split(cell.gpu_times, controls.gpu_times(cell.point)) if own.traced else None
     row = replace(
         own,
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, single) if claims(cell) else None,
-        breakdown=msgspec.convert(lost, Breakdown) if lost else None,
-        breakdown_intervals=intervals,
+        breakdown=Breakdown(**{**causes, "unexplained": rest}) if efficiency else None,
+        breakdown_intervals=lost,
         exchange_cpu_parts=exchange_cpu_parts(
             cell, claimed, rounds(single, controls) if claimed and single else ()
         ),
@@ -191,11 +188,16 @@ def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool
         clocks=clocks,
         is_plain=controls.is_plain(cell.point),
         data_wait=_data(claimed, cell, controls),
-        nccl=with_algorithms(cell.nccl, controls.nccl(cell.point)),
+        nccl=with_algorithms(cell.nccl, comm.nccl if comm else None),
         lasting=later,
         footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks, later)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
+
+
+def _efficiency(claimed: Sequence[Round]) -> Estimate:
+    """Return the geometric mean over rounds; windows imply the least variance of the mean."""
+    return interval(logs(claimed), floor=fmean(one.noise for one in claimed) / len(claimed)).exp()
 
 
 def _lasting(cell: Cell, controls: Controls, pool: Shared) -> Lasting | None:
@@ -208,8 +210,8 @@ def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait 
     told = [(one, one.data, one.alone.mean_s) for one in claimed if one.data and one.alone]
     if not told:
         return None
-    feed = controls.feed(cell.point, cell.point.world_size)
-    rates = [cell.point.global_batch_size / time.harmonic_s for time in feed.times.values()] if feed else []
+    feeds = controls.together(cell.point, "feed")
+    rates = [cell.point.global_batch_size / time.harmonic_s for time in feeds.times.values()] if feeds else []
     return DataWait(
         of_step=part([(data.beside_s, data.most_s, one.exchange_s) for one, data, _ in told]),
         of_alone=part([(data.alone_s, data.most_alone_s, alone_s) for _, data, alone_s in told]),
@@ -221,14 +223,14 @@ def own_row(cell: Cell) -> Row:
     """Make the row of a cell's own records."""
     point, records = cell.point, cell.records
     first_loss, last_loss = first_and_last_loss(records)
-    servers = cpu.server_use(records)
+    servers, (fed_by, read_from) = cpu.server_use(records), feed(records)
     return Row(
         workload=point.workload, hardware=point.hardware, strategy=point.strategy, interconnect=point.interconnect,
         options=point.options, placement=point.placement, global_batch_size=point.global_batch_size,
         world_size=point.world_size, nodes=cell.nodes, rounds=len(cell.times), rounds_tried=len(records),
         samples_per_s=geometric(cell.rates) if cell.times else None, **_operations(cell),
         synchronous=cell.synchronous, first_loss=first_loss, last_loss=last_loss, staleness=staleness(records),
-        waited_s=waited_s(records), fed_by=fed_by(records), read_from=read_from(records), servers=point.servers,
+        waited_s=waited_s(records), fed_by=fed_by, read_from=read_from, servers=point.servers,
         server_hosts=point.server_hosts, server_use=servers, server_cpu_percent=cpu.of_servers(servers),
         machine_cpu_percent=cpu.of_machine(records), device_use=device_use.of(records),
         machine_energy=device_use.machine_use(records, cell.times), emulation=cell.emulation, receipt=cell.receipt,
@@ -340,7 +342,7 @@ class Analyser:
         by_round = self._records[point.cell]
         by_round[point.round] = record
         self._cells[point.cell] = Cell([by_round[number] for number in sorted(by_round)])
-        self._places.setdefault(point.cell, (series(point), comparable(point), pool_of(point, self.controls)[1:]))
+        self._places.setdefault(point.cell, (series(point), comparable(point), (point.reference, point.hardware)))
 
     @property
     def cells(self) -> list[Cell]:
@@ -381,7 +383,7 @@ class Analyser:
     def _inputs(self, cell: Cell) -> Key:
         plain = self.controls.plain(cell.point.strategy)
         behind = self._once(("behind", cell.name), plain, self.controls.keys_behind, cell.point)
-        return (cell, plain, *(self.controls.of_key(key) for keys in behind.values() for key in sorted(keys)))
+        return (cell, plain, *(self.controls.of_key(key) for keys in behind.values() for key in keys))
 
     def _once(self, name: Key, inputs: Any, make: Callable[..., T], *of: Any) -> T:
         """Return what `make(*of)` returns; call it only if the inputs changed."""

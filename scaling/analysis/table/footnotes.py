@@ -143,7 +143,9 @@ def missing_controls(point: Point, measured: Sequence[Round], controls: Controls
     kinds: dict[Kind, int] = {
         "solo": sum(one.alone is None for one in measured),
         "together": sum(one.together is None for one in measured),
-        "comm": 0 if any(one.grown is not None for one in measured) else sum(one.needs_comm for one in measured),
+        "comm": 0
+        if any(one.grown is not None for one in measured)
+        else sum(one.most_exposed_s is None and one.together is not None for one in measured),
     }
     if any(one.is_own for one in measured):
         return ("small batch: contention included, because the script's copies have the whole batch",)
@@ -263,7 +265,7 @@ def of_row(
     yield from _no_baseline(point, controls, measured - len(rounds), measured)
     yield from _failed_controls(controls, point)
     if efficiency:
-        yield from _controls(controls.by_kind_behind(point))
+        yield from _controls(controls.cells_behind(point))
         yield from slow_ranks(cell, controls)
     yield from _comm_beside(rounds)
     yield from emulation_notes(cell)
@@ -403,7 +405,11 @@ def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
     beside = controls.together(cell.point) if controls else None
     yield from (f"its together control: {note}" for note in (beside.kernel_notes if beside else ()))
     yield from notes(cell)
-    behind = [one for one in controls.cells_behind(cell.point) if any(notes(one))] if controls else []
+    behind = (
+        [one for one in controls.cells_behind(cell.point, ("solo", "together")) if any(notes(one))]
+        if controls
+        else []
+    )
     kinds = list(dict.fromkeys(one.point.kind for one in behind))
     whose = f"its {' and '.join(kinds)} {plural(len(kinds), 'control')}"
     yield from (f"{whose}: {note}" for note in notes(*behind))
@@ -421,18 +427,18 @@ def _no_baseline(point: Point, controls: Controls, count: int, measured: int) ->
 
 def _failed_controls(controls: Controls, point: Point) -> Iterator[str]:
     """Report failed controls, needed or not; `solo` has a note of its own."""
-    for control in controls.cells_behind(point, controls.keys_behind(point)):
+    for control in controls.cells_behind(point):
         if control.point.kind != "solo":
             name = f"{control.point.kind} control at n{control.point.world_size}"
             yield from (f"its {name}: {text}" for text in _failures(control))
 
 
-def _controls(behind: Mapping[Kind, Sequence[Cell]]) -> Iterator[str]:
-    for kind, cells in behind.items():
-        found = {mark for cell in cells for mark in marks_of_control(cell)}
-        if doubts := [
-            mark.name for mark in catalogue.MARKS if mark.name in found and kind not in mark.harmless_in
-        ]:
+def _controls(behind: Iterable[Cell]) -> Iterator[str]:
+    marks: dict[str, set[str]] = {}
+    for cell in behind:
+        marks.setdefault(cell.point.kind, set()).update(marks_of_control(cell))
+    for kind, found in marks.items():
+        if doubts := [one.name for one in catalogue.MARKS if one.name in found and kind not in one.harmless_in]:
             yield f"its {kind} control is {', '.join(doubts)}"
 
 

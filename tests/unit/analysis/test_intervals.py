@@ -16,12 +16,10 @@ from scaling.analysis.statistics.intervals import (
     Difference,
     Estimate,
     additive,
-    contrast,
     interval,
     is_distinguishable,
     steady,
-    trimmed_mean,
-    trimmed_variance,
+    trimmed,
 )
 from scaling.records.events import Finished, Window
 from scaling.records.point import Point
@@ -148,9 +146,8 @@ def test_it_is_half_as_wide_as_in_the_same_time_before() -> None:
 def test_trimmed_mean_and_its_variance() -> None:
     # of six, one at each end is left out; winsorized: 2 2 3 4 5 5, variance 1.9, times 6 / 4^2
     values = [100.0, 2.0, 3.0, 4.0, 5.0, 0.0]
-    assert trimmed_mean(values) == pytest.approx(3.5)
-    assert trimmed_variance(values) == pytest.approx(1.9 * 6 / 16)
-    assert trimmed_variance([1.0]) is None
+    assert trimmed(values) == pytest.approx((3.5, 1.9 * 6 / 16, 3, 6))
+    assert trimmed([1.0]) == (1.0, 0.0, 0, 1)
 
 
 def test_a_layout_with_holes_is_fitted_by_least_squares() -> None:
@@ -162,7 +159,7 @@ def test_a_layout_with_holes_is_fitted_by_least_squares() -> None:
 
 
 def test_no_interval_is_narrower_than_windows_imply() -> None:
-    found = contrast([0.0, 0.0], 0.02)
+    found = interval([0.0, 0.0], floor=0.02)
     # t(0.975, 1) = 12.706205 times the root of half of it
     assert found.half_width == pytest.approx(12.706205 * 0.1, rel=1e-6)
 

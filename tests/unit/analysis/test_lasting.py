@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.pools import LATE, drifts, lasting
+from scaling.analysis.measured.controls import LATE, drifts, lasting
 from scaling.analysis.measured.step_time import Blocks, step_time, truncation
 from scaling.analysis.statistics.intervals import Lasting
 from scaling.analysis.table.analyse import rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured import cell
+from scaling.analysis.measured.cell import Cell
 from scaling.analysis.table import accuracy
 from scaling.analysis.table.analyse import analyse, rows
 from scaling.analysis.table.rows import Minibatch, Training
@@ -204,9 +204,9 @@ LOSSES: list[tuple[list[PointRecord], int | None, dict[int, float | None]]] = [
 def test_losses_after_equal_samples(
     records: list[PointRecord], samples: int | None, losses: dict[int, float | None]
 ) -> None:
-    assert cell.equal_samples([records]) == samples
+    assert Cell(records).fewest_samples == samples
     for count, loss in losses.items():
-        assert cell.loss_after(records, count) == (loss if loss is None else close(loss))
+        assert Cell(records).loss_after(count) == (loss if loss is None else close(loss))
 
 
 def test_rows_of_a_contest_are_held_to_the_samples_that_all_have_reached() -> None:
