@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured import trace_split
+from scaling.analysis.measured import device_use
 from scaling.frameworks.abilities import (
     Hashing,
     Immediate,
@@ -152,7 +152,7 @@ class Tracing:
         file = self._file(tracer)
         self.files.append(file)
         if tracer.tells_gpu:
-            self.gpu = trace_split.gpu_time(gzip.decompress(file.read_bytes()), steps)
+            self.gpu = device_use.gpu_time(gzip.decompress(file.read_bytes()), steps)
             if self.gpu is None:
                 self.notes.append(
                     "the trace has no GPU events: check that this user may read its counters (CUPTI)"

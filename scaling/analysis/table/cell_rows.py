@@ -25,7 +25,7 @@ from scaling.analysis.measured.cell import (
 )
 from scaling.analysis.measured.controls import Alone, Controls, Key, Shared, lasting, less_work, of_pool
 from scaling.analysis.measured.cpu import new_threads
-from scaling.analysis.measured.device_use import Clocks, of_baseline
+from scaling.analysis.measured.device_use import Clocks, beside_baseline
 from scaling.analysis.measured.rounds import Round, logs, part, relative, rounds, split, told
 from scaling.analysis.measured.traffic import with_algorithms
 from scaling.analysis.statistics.contrasts import Table
@@ -251,8 +251,7 @@ def _operations(cell: Cell) -> dict[str, Any]:
 
 def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
     alone = controls.baseline(cell.point)
-    ratio = of_baseline(cell.clocks, alone.whole.clocks if alone else None)
-    return cell.clocks and replace(cell.clocks, of_baseline=ratio)
+    return beside_baseline(cell.clocks, alone.whole.clocks if alone else None)
 
 
 def _strategy_efficiency(cell: Cell, single: Cell | None) -> Estimate | None:
