@@ -68,7 +68,7 @@ def _series(one: Criterion, row: Row, cell: Cell, controls: Controls) -> tuple[l
         point = alone.whole.point
         if point.strategy == plain and point.workload == work:
             scale = row.workload.units_per_sample * work.batch_size
-            times = alone.times(alone.seats(0), 0)
+            times = alone.of_all_seats
             return [log(scale / times[number].harmonic_s) for number in sorted(times)], [0.0] * len(times)
     return [], []
 

@@ -84,6 +84,10 @@ class Alone:
         times = (time for cell in own or self.cells for time in cell.times.values())
         return frozenset(seat for time in times for seat in time.seats)
 
+    @cached_property
+    def of_all_seats(self) -> Mapping[int, AloneTime]:
+        return self.times(self.seats(0), 0)
+
     def times(self, seats: Collection[int], world_size: int) -> Mapping[int, AloneTime]:
         """Return the times of these seats by round, preferably measured at this world size."""
         key = (frozenset(seats), world_size)

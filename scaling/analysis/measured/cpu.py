@@ -44,11 +44,6 @@ def server_use(records: Iterable[PointRecord]) -> tuple[ServerUse, ...]:
     )
 
 
-def of_servers(servers: Iterable[ServerUse]) -> float | None:
-    """Return the mean use of a core over servers with a known use."""
-    return known_mean(server.cpu_percent for server in servers)
-
-
 def of_machine(records: Iterable[PointRecord]) -> float | None:
     """Return the busiest emulating machine's use of all its cores, mean over rounds; None for real devices."""
     by_round = (

@@ -15,15 +15,14 @@ from scaling.analysis.statistics.intervals import Drift, Estimate, Lasting, is_d
 from scaling.quiet.notes import SLOWER_CORES
 from scaling.records.events import Failed
 from scaling.records.network import NcclChoice
-from scaling.records.point import (
-    Hardware,
-    Placement,
-    Record,
-    Regime,
-    ServerHosts,
-    Workload,
-)
+from scaling.records.point import Hardware, Placement, Record, Regime, ServerHosts, Workload
 from scaling.records.run import Emulation
+
+
+def shared(kind: type[Record], of: object) -> dict[str, Any]:
+    """Return the fields of this kind of record that an object has under the same names, such as a point."""
+    return {name: getattr(of, name) for name in kind.__struct_fields__ if hasattr(of, name)}
+
 
 # ---------------------------------------------------------------- loss, data wait
 
