@@ -18,7 +18,6 @@ from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import fields
 
 from scaling.analysis.table.burn_in import OverTime
-from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill
 from scaling.analysis.table.imported import Imported
 from scaling.analysis.table.rows import (
@@ -108,7 +107,7 @@ ABOUT = (
 def report_type() -> Any:
     standing: Any = StandingJson | None
     known: tuple[Field, ...] = (("standing", standing, None), ("framework_standing", standing, None))
-    row = _flat("Row", Row, *known, *((column.key, column.json, None) for column in added()))
+    row = _flat("Row", Row, *known)
     first = (("run", RunJson), ("joined", tuple[str, ...]), ("rows", _many(row)))
     return defstruct("Report", [*first, *REST], kw_only=True, frozen=True, namespace={"__doc__": ABOUT})
 

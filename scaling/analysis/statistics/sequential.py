@@ -113,7 +113,8 @@ def judged(criterion: Criterion, values: Sequence[float], noise: Sequence[float]
     looks: list[Look] = []
     doubt = f"{len(values)} rounds are too few; {FIRST_ROUNDS} are needed"
     for rounds in range(FIRST_ROUNDS, len(values) + 1):
-        look, result, doubt = _looked(criterion, values[:rounds], noise[:rounds], (len(looks) + 1, among))
+        error = ERROR / ((len(looks) + 1) * (len(looks) + 2)) / among
+        look, result, doubt = _looked(criterion, values[:rounds], noise[:rounds], error)
         looks.append(look)
         if result != NO_VERDICT:
             return replace(criterion, looks=tuple(looks), result=result, doubt="")
@@ -121,22 +122,16 @@ def judged(criterion: Criterion, values: Sequence[float], noise: Sequence[float]
 
 
 def _looked(
-    criterion: Criterion, values: Sequence[float], noise: Sequence[float], place: tuple[int, int]
+    criterion: Criterion, values: Sequence[float], noise: Sequence[float], error: float
 ) -> tuple[Look, str, str]:
-    """Return the look, its result and why it does not decide; `place` is its number and the number of criteria."""
-    number, among = place
-    rounds, error = len(values), ERROR / (number * (number + 1)) / among
+    """Return the look, its result and why it does not decide."""
+    rounds = len(values)
     found = seen(values, noise)
     line = Side(log(criterion.line), criterion.line_variance, criterion.line_df, 0)
     beyond = welch(line, Side(found.mean, found.variance, rounds - 1, rounds))
     half = quantile(beyond.df, 1 - 2 * error) * (beyond.se or 0.0)
-    look = Look(
-        rounds=rounds,
-        mean=exp(found.mean),
-        low=exp(found.mean - half),
-        high=exp(found.mean + half),
-        error=error,
-    )
+    low, high = exp(found.mean - half), exp(found.mean + half)
+    look = Look(rounds=rounds, mean=exp(found.mean), low=low, high=high, error=error)
     margin = beyond.mean - half
     if beyond.mean + half < -DRIFT and not found.changes:
         return look, FAIL, ""

@@ -15,28 +15,14 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling.analysis.measured import cpu, device_use
-from scaling.analysis.measured.cell import (
-    Cell,
-    feed,
-    first_and_last_loss,
-    ready_of,
-    staleness,
-    waited_s,
-)
+from scaling.analysis.measured.cell import Cell, feed, first_and_last_loss, ready_of, staleness, waited_s
 from scaling.analysis.measured.controls import Alone, Controls, Key, Shared, lasting, less_work, of_pool
 from scaling.analysis.measured.cpu import new_threads
-from scaling.analysis.measured.device_use import Clocks, beside_baseline
+from scaling.analysis.measured.device_use import beside_baseline
 from scaling.analysis.measured.rounds import Round, logs, part, relative, rounds, split, told
 from scaling.analysis.measured.traffic import with_algorithms
 from scaling.analysis.statistics.contrasts import Table
-from scaling.analysis.statistics.intervals import (
-    Estimate,
-    Lasting,
-    geometric,
-    interval,
-    is_distinguishable,
-    known_mean,
-)
+from scaling.analysis.statistics.intervals import Estimate, geometric, interval, is_distinguishable, known_mean
 from scaling.analysis.table import footnotes
 from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import (
@@ -152,14 +138,19 @@ class Measured(NamedTuple):
 def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool: Shared) -> Measured:
     """Complete a cell's `own` row by its control runs. `single` is the cell of its strategy with one rank. `pool`
     has facts of all cells of the same work."""
-    by_round = rounds(cell, controls)
+    by_round, alone, comm = rounds(cell, controls), controls.baseline(cell.point), controls.comm(cell.point)
+    clocks = beside_baseline(cell.clocks, alone.whole.clocks if alone else None)
     claimed = by_round if claims(cell) else ()
-    efficiency = _efficiency(claimed) if claimed else None
-    clocks, comm = _clocks(cell, controls), controls.comm(cell.point)
-    later = _lasting(cell, controls, pool) if claimed else None
+    efficiency, later, rest, lost = None, None, 0.0, dict[str, Estimate]()
+    if claimed:
+        # Windows imply the least variance of the mean.
+        noise = fmean(one.noise for one in claimed) / len(claimed)
+        efficiency = interval(logs(claimed), floor=noise).exp()
+        rest, lost = split(claimed, efficiency.mean)
+        later = lasting(cell.records, alone.whole.records) if alone and cell.soaked else None
+        later = later and replace(later, among=pool.soaked)
     facts = Found(cell, efficiency, own.samples_per_s, pool.drifts if claimed else (), clocks, later)
     flags = marks_of(facts)
-    rest, lost = split(claimed, efficiency.mean) if efficiency else (0.0, {})
     causes: Any = {name: lost[name].mean if name in lost else None for name in Breakdown.__struct_fields__}
     split_ = device_use.split(cell.gpu_times, controls.gpu_times(cell.point)) if own.traced else None
     row = replace(
@@ -182,17 +173,6 @@ def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool
         footnotes=tuple(footnotes.of_row(facts, controls, by_round, flags)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
-
-
-def _efficiency(claimed: Sequence[Round]) -> Estimate:
-    """Return the geometric mean over rounds; windows imply the least variance of the mean."""
-    return interval(logs(claimed), floor=fmean(one.noise for one in claimed) / len(claimed)).exp()
-
-
-def _lasting(cell: Cell, controls: Controls, pool: Shared) -> Lasting | None:
-    alone = controls.baseline(cell.point) if cell.soaked else None
-    found = lasting(cell.records, alone.whole.records) if alone else None
-    return found and replace(found, among=pool.soaked)
 
 
 def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait | None:
@@ -236,21 +216,15 @@ def _operations(cell: Cell) -> dict[str, Any]:
     return {"tflops": tflops, "mfu": peak and tflops / peak}
 
 
-def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
-    alone = controls.baseline(cell.point)
-    return beside_baseline(cell.clocks, alone.whole.clocks if alone else None)
-
-
 def _strategy_efficiency(cell: Cell, single: Cell | None) -> Estimate | None:
     if cell.point.world_size == 1 and cell.times:
         return Estimate(mean=1.0, low=None, high=None, n=len(cell.times))
     share = cell.point.workload.share(cell.point.world_size)
-    times = single.times if single else {}
-    both = []
-    for number, time in sorted(cell.times.items()):
-        if (own := times.get(number)) is not None:
-            own_s = relative(time, own.blocks, own.epoch, own.step_s)
-            both.append(log(own_s / share / time.step_s))
+    both = [
+        log(relative(time, own.blocks, own.epoch, own.step_s) / share / time.step_s)
+        for number, time in sorted(cell.times.items())
+        if (own := single.times.get(number) if single else None) is not None
+    ]
     return interval(both).exp() if both else None
 
 

@@ -17,11 +17,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import prod
+from typing import Any
 
 from msgspec.structs import replace
 
 from scaling.analysis.measured.cell import SUPERLINEAR
 from scaling.analysis.statistics.intervals import Estimate, geometric
+from scaling.analysis.table.rows import shared
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
 from scaling.text import counted
@@ -162,22 +164,16 @@ def _cell(rows: Sequence[ImportedRow]) -> Imported:
     audits = [row.audit for row in rows if row.audit]
     flags = [IMPORTED, *(["FAILED"] if failed else []), *(["AUDIT"] if audits else [])]
     notes = [*audits, *(f"{row.log}: {row.failed}" for row in rows if row.failed)]
-    return Imported(
-        tool=first.tool,
-        world_size=first.world_size,
-        **{name: getattr(first, name) for name in FACTS},
-        parallelism=parallelism(first),
-        rate=geometric(rates) if rates else None,
-        logs=tuple(row.log for row in rows),
-        flags=(*flags, *(() if first.synchronous else ("ASYNC",))),
-        failed=failed,
-        notes=tuple(dict.fromkeys((*notes, *(note for row in rows for note in row.notes)))),
-        run=first.run,
-        steps=sum(row.steps for row in rows),
-        spread=max((row.spread for row in rows if row.spread is not None), default=None),
-        same_work=first.same_work,
-        base=first.base,
-    )
+    own: dict[str, Any] = {
+        "parallelism": parallelism(first),
+        "rate": geometric(rates) if rates else None,
+        "flags": (*flags, *(() if first.synchronous else ("ASYNC",))),
+        "failed": failed,
+        "notes": tuple(dict.fromkeys((*notes, *(note for row in rows for note in row.notes)))),
+        "steps": sum(row.steps for row in rows),
+        "spread": max((row.spread for row in rows if row.spread is not None), default=None),
+    }
+    return Imported(**{**shared(Imported, first), **own}, logs=tuple(row.log for row in rows))
 
 
 # ---------------------------------------------------------------- base

@@ -391,7 +391,6 @@ class Column(Record, frozen=True, kw_only=True):
     * `interval`: interval, if it is estimated apart from the value.
     * `tables`: condition for each table that may have the column; `place`: position in a table.
     * `csv`: name in CSV, once for each of `ends`; `csv_if`: only in files with a row for which this holds.
-    * `json`: type in JSON; fields of `Row` need none.
     * `explanation`: text for How to read; `phrase`, `color`: of a cause of loss, its words in a sentence, and the
       colour for figures.
     """
@@ -415,7 +414,6 @@ class Column(Record, frozen=True, kw_only=True):
     csv: str = ""
     ends: tuple[str, ...] = ("",)
     csv_if: Callable[[Row], bool] | None = None
-    json: Any = None
     explanation: str = ""
     phrase: str = ""
     color: str = ""

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, bill
 from scaling.analysis.table.imported import cells
 from scaling.analysis.table.rows import Comparison, Minibatch, OverCpu, Row
@@ -57,7 +56,6 @@ def _flat(entry: Any) -> dict[str, Any]:
             for name in ("standing", "framework_standing"):
                 if standing := getattr(entry, name):
                     fields[name]["verdict"] = standing.verdict
-            fields |= {column.key: msgspec.to_builtins(column.value(entry)) for column in added() if column.value}
         case Comparison():
             fields["distinguishable"] = entry.distinguishable
         case Minibatch():
