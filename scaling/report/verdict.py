@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.measured.rounds import logs, rounds
-from scaling.analysis.statistics.sequential import PERSISTENCE, STALL, judged
+from scaling.analysis.statistics.intervals import PERSISTENCE, STALL, judged
 from scaling.analysis.table.catalogue import mark_named, unclaimed
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.footnotes import describe
