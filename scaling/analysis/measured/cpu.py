@@ -110,7 +110,7 @@ def cpu_step(record: PointRecord) -> CpuStep | None:
     ranks = [rank for rank in record.ranks if rank.windows]
     if not ranks:
         return None
-    seats = {rank.launch_rank: _use(rank.telemetry, _Span.of(rank), rank.threads) for rank in ranks}
+    seats = {rank.launch_rank: _use(rank.telemetry, _span(rank), rank.threads) for rank in ranks}
     span, threads = _mean_span(ranks), ranks[0].threads
     helpers = [_use(one.telemetry, span, threads) for one in record.helpers if one.name.startswith(COMPUTING)]
     if None in seats.values() or None in helpers:
@@ -186,32 +186,30 @@ def _queued_s(use: Use, names: frozenset[str]) -> float:
 # ---------------------------------------------------------------- one process
 
 
-class _Span(NamedTuple):
-    steps: float
-    step_s: float
-
-    @classmethod
-    def of(cls, rank: RankRecord) -> _Span:
-        steps = sum(window.steps for window in rank.windows)
-        return cls(steps, rank.measured_s / steps if steps else 0.0)
+# Steps, and seconds of a step.
+Span = tuple[float, float]
 
 
-def _use(telemetry: Telemetry, span: _Span, cores: int) -> Use | None:
+def _span(rank: RankRecord) -> Span:
+    steps = sum(window.steps for window in rank.windows)
+    return steps, rank.measured_s / steps if steps else 0.0
+
+
+def _use(telemetry: Telemetry, span: Span, cores: int) -> Use | None:
     """Older records have only the percentage of one core."""
     cpu, percent = telemetry.cpu, telemetry.cpu_percent
     if cpu is not None:
-        steps = (cpu.steps or span.steps) * cores
+        steps = (cpu.steps or span[0]) * cores
         threads = {one.name: Thread(one.run_s / steps, one.queued_s / steps) for one in cpu.threads if steps}
         others_s = None if cpu.others_s is None or not steps else cpu.others_s / steps * cores
         return Use(run_s=cpu.run_s / steps, threads=threads, others_s=others_s) if threads else None
-    return None if percent is None else Use(run_s=percent / 100 * span.step_s / cores)
+    return None if percent is None else Use(run_s=percent / 100 * span[1] / cores)
 
 
-def _mean_span(ranks: Iterable[RankRecord]) -> _Span:
-    spans = [_Span.of(rank) for rank in ranks]
+def _mean_span(ranks: Sequence[RankRecord]) -> Span:
+    steps, steps_s = zip(*map(_span, ranks), strict=True)
     counted = [rank.telemetry.cpu.steps for rank in ranks if rank.telemetry.cpu is not None]
-    steps = fmean(counted) if counted else fmean(span.steps for span in spans)
-    return _Span(steps, fmean(span.step_s for span in spans))
+    return fmean(counted or steps), fmean(steps_s)
 
 
 # ---------------------------------------------------------------- servers

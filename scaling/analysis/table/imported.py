@@ -198,18 +198,16 @@ def _base(cell: Imported, made: Iterable[Imported]) -> Imported | None:
     """Return the row that the efficiency is over. A smallest row is its own base only on the fewest devices that
     its parallelism allows, or on those of `--base`."""
     key = _of_one_global if cell.strong else _work
-    found = [one for one in _bases(cell, made) if key(one) == key(cell) and _is_usable(one)]
+    found = [one for one in made if _may_be_base(one, cell) and key(one) == key(cell) and _is_usable(one)]
     base = min(found, key=lambda one: one.world_size, default=None)
     return None if base is cell and cell.world_size not in (fewest(cell), cell.base) else base
 
 
-def _bases(cell: Imported, made: Iterable[Imported]) -> list[Imported]:
-    """Return the cells whose number of devices and parallelism would make a base."""
+def _may_be_base(one: Imported, cell: Imported) -> bool:
+    """Check whether the number of devices and the parallelism of `one` make a base."""
     if cell.base:
-        return [one for one in made if one.world_size == cell.base <= cell.world_size]
-    if cell.parallelism:
-        return [one for one in made if one.parallelism == cell.parallelism]
-    return [one for one in made if one.world_size == 1]
+        return one.world_size == cell.base <= cell.world_size
+    return one.parallelism == cell.parallelism if cell.parallelism else one.world_size == 1
 
 
 def _is_usable(one: Imported) -> bool:
@@ -238,10 +236,10 @@ def _why_none(cell: Imported, made: Sequence[Imported]) -> str:
     needs = f"no efficiency: it needs a row of {cell.parallelism or 'the same work'} on {where}"
     if cell.base > cell.world_size:
         return f"no efficiency: the base has {cell.base} devices"
-    smallest = min((one for one in made if _curve(one) == _curve(cell)), key=lambda one: one.world_size)
-    if not cell.base and smallest.world_size < max(one.world_size for one in made if _curve(one) == _curve(cell)):
-        needs += f", or --base {smallest.world_size}"
-    others = [one for one in _bases(cell, made) if one.tool == cell.tool and one.run == cell.run]
+    sizes = [one.world_size for one in made if _curve(one) == _curve(cell)]
+    if not cell.base and min(sizes) < max(sizes):
+        needs += f", or --base {min(sizes)}"
+    others = [one for one in made if (one.tool, one.run) == (cell.tool, cell.run) and _may_be_base(one, cell)]
     smaller = [one for one in others if one.world_size < cell.world_size]
     nearest = min(smaller, key=lambda one: len(_differences(cell, one)), default=None)
     if nearest is None:
