@@ -346,6 +346,7 @@ def test_less_than_half_a_percent_in_all_is_not_worth_a_stamp() -> None:
     points = [{index: index * per_window for index in range(10)} for per_window in (3e-4, 3.1e-4, 3.2e-4, 3e-4)]
     assert not drifts({"exchange": alone(points)})
     assert drifts({"exchange": alone([{i: 3 * value for i, value in one.items()} for one in points])})
+    assert not drifts({"exchange": alone({0: 0.0, 1: value} for value in (0.1, 0.11, 0.12))}), "two windows"
 
 
 def test_what_is_cut_off_is_in_no_step_time() -> None:

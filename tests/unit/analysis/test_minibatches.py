@@ -231,7 +231,7 @@ TRAININGS: dict[str, Sequence[PointRecord]] = {
             training_record([0.975]), training_record([0.98], seed=1),
             *(training_record([share], size=4, seed=seed) for seed, share in enumerate(large)),
         ]
-        for large in ([0.97, 0.985], [0.95, 0.96], [0.5, 0.99])
+        for large in ([0.97, 0.985], [0.95, 0.96], [0.5, 0.978])
     },
     "other tasks": [training_record([0.99, 0.99]), training_record([0.5], size=4)],
 }  # fmt: skip
