@@ -9,7 +9,7 @@ traffic.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
@@ -313,17 +313,8 @@ def of(record: PointRecord) -> Receipt | None:
     if silent := hosts - set(counted):
         verdict, why = "UNVERIFIED", f"no counters of {', '.join(sorted(silent))}"
     elif verdict == "UNSENT":
-        unread = [
-            f"{card} of {host}"
-            for host, place in places.items()
-            for card in place.hca.split(",")
-            if card not in ("", ANY) and not _wanted(replace(place, hca=card), counted.get(host, {}))
-        ]
-        why += f"; no byte counters of {', '.join(unread)}" if unread else ""
-        if _sees_all(places.values(), read.values()):
-            why += ", and no node has an RDMA card; a strategy that sends less must define bytes_per_step"
-        else:
-            verdict = "UNVERIFIED"
+        verdict, more = _unsent(places, counted, read.values())
+        why += more
     return Receipt(
         verdict=verdict,
         wanted=tuple(sorted(set(chain.from_iterable(wanted.values())))),
@@ -348,14 +339,24 @@ def _judged(sent: Counted, wrong: Counted, expected: float | None) -> tuple[Verd
     return "MISLABELLED", f"{wrong[other] / total:.0%} of the bytes went over {other}"
 
 
-def _sees_all(places: Collection[Place], read: Iterable[Telemetry]) -> bool:
-    """Whether no byte can bypass the counters: no RDMA, counters that move, an own address of each host."""
-    has_cards = any(place.hca or place.plugin for place in places)
-    own = len({place.address for place in places}) == len(places)
-    cards = [one.traffic for one in read]
-    has_ports = any("/" in one.name for of_host in cards for one in of_host)
-    moves = all(any(one.sent_bytes for one in of_host) for of_host in cards)
-    return own and moves and not has_cards and not has_ports
+def _unsent(
+    places: Mapping[str, Place], counted: Mapping[str, Counted], read: Iterable[Telemetry]
+) -> tuple[Verdict, str]:
+    """Judge bytes that no counter saw: they were not sent if nothing can bypass the counters (no RDMA, counters
+    that move, an own address of each host). Return also the rest of the text."""
+    unread = [
+        f"{card} of {host}"
+        for host, place in places.items()
+        for card in place.hca.split(",")
+        if card not in ("", ANY) and not _wanted(replace(place, hca=card), counted.get(host, {}))
+    ]
+    why = f"; no byte counters of {', '.join(unread)}" if unread else ""
+    has_cards = any(place.hca or place.plugin for place in places.values())
+    has_ports = any("/" in card for carried in counted.values() for card in carried)
+    moves = all(any(one.sent_bytes for one in telemetry.traffic) for telemetry in read)
+    if has_cards or has_ports or not moves or len({place.address for place in places.values()}) < len(places):
+        return "UNVERIFIED", why
+    return "UNSENT", f"{why}, and no node has an RDMA card; a strategy that sends less must define bytes_per_step"
 
 
 def _own(telemetry: Telemetry) -> Counted:
