@@ -133,7 +133,7 @@ class Tracer:
     `start` and `stop` of a subclass may raise any error: a failed trace costs a note, not the point.
 
     * end: the end of its file's name.
-    * tells_gpu: the file covers the rank's GPU, in torch.profiler's words (analysis/measured/trace_split.py).
+    * tells_gpu: the file covers the rank's GPU, in torch.profiler's words (analysis/measured/device_use.py).
     """
 
     end = ".json.gz"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls
 from scaling.analysis.measured.rounds import logs, rounds
-from scaling.analysis.statistics.sequential import PERSISTENCE, STALL, judged
+from scaling.analysis.statistics.intervals import PERSISTENCE, STALL, judged
 from scaling.analysis.table.catalogue import mark_named, unclaimed
 from scaling.analysis.table.comparisons import exchanges
 from scaling.analysis.table.footnotes import describe
@@ -69,7 +69,7 @@ def _series(one: Criterion, row: Row, cell: Cell, controls: Controls) -> tuple[l
         point = alone.whole.point
         if point.strategy == plain and point.workload == work:
             scale = row.workload.units_per_sample * work.batch_size
-            times = alone.times(alone.seats(0), 0)
+            times = alone.of_all_seats
             return [log(scale / times[number].harmonic_s) for number in sorted(times)], [0.0] * len(times)
     return [], []
 

@@ -62,7 +62,7 @@ def blocks_that_fit(states: Iterable[PointState]) -> int:
 
 # ---------------------------------------------------------------- soak
 #
-# The first seconds of a process do not show its speed ten seconds later. `analysis/measured/pools.py` compares
+# The first seconds of a process do not show its speed ten seconds later. `analysis/measured/controls.py` compares
 # the windows of the soak with the measured ones. No figure counts them.
 
 

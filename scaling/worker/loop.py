@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured import trace_split
+from scaling.analysis.measured import device_use
 from scaling.frameworks.abilities import Able, Tracer, able, digest_of, of_trainer
 from scaling.frameworks.base import Trainer
 from scaling.records.events import Event, Inspected, Rested, Result, Window
@@ -123,7 +123,7 @@ def _traced(worker: Worker, steps: int, path: Path) -> Inspected:
             each.stop()
             files.append(f"{FOLDER}/{file.name}")
             if each.tells_gpu:
-                gpu = trace_split.gpu_time(gzip.decompress(file.read_bytes()), steps)
+                gpu = device_use.gpu_time(gzip.decompress(file.read_bytes()), steps)
                 if gpu is None:
                     notes.append("the trace has no GPU events: check that this user may read its counters (CUPTI)")
     return Inspected(traced=(window,) if started else (), traces=tuple(files), gpu=gpu, notes=tuple(notes))

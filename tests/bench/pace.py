@@ -86,7 +86,7 @@ def _runs(cores: Sequence[Core], steps: int, blocks: int, dice: random.Random) -
         found = []
         for _ in range(STARTS):
             ratios, now_s = _start(cores, steps, blocks, now_s + START_S, dice)
-            found.append(intervals.trimmed_mean(ratios))
+            found.append(intervals.trimmed(ratios).mean)
         yield now_s - begun_s, stdev(found) / sqrt(STARTS)
 
 

@@ -170,7 +170,7 @@ def _of_blocks(ideal: Array, own: Array) -> Interval:
 
 
 def contrast(by_round: Array, implied: Array) -> Interval:
-    """As `intervals.contrast`: ln ratios and their variance that windows imply are runs x rounds."""
+    """As `intervals.interval`: ln ratios and their variance that windows imply are runs x rounds."""
     rounds = by_round.shape[1]
     variance = np.maximum(by_round.var(axis=1, ddof=1), FLOOR * implied.mean(axis=1)) / rounds
     return Interval(by_round.mean(axis=1), stdtrit(rounds - 1, 0.975) * np.sqrt(variance))

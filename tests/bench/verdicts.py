@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import interval, of_estimate
-from scaling.analysis.statistics.sequential import judged
+from scaling.analysis.statistics.intervals import interval, judged, of_estimate
 from scaling.records.run import NO_VERDICT, CertificateResult, Criterion
 
 SEATS = 2

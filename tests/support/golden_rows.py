@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,13 +27,17 @@ def figures(value: Any) -> Any:
     return [figures(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def check_rows(name: str, cases: Mapping[str, Iterable[PointRecord]]) -> None:
-    """The analysis of each case has the baselines, rows and comparisons of the golden file, one a line."""
+KINDS = ("baselines", "rows", "comparisons")
+NAMES = {"minibatches": "minibatch"}
+
+
+def check_rows(name: str, cases: Mapping[str, Iterable[PointRecord]], kinds: Sequence[str] = KINDS) -> None:
+    """The analysis of each case has the parts of these kinds that the golden file has, one a line."""
     lines = []
     for case, records in cases.items():
         found = analyse(records)
         lines.append(f"{case}:")
-        for kind in ("baselines", "rows", "comparisons"):
+        for kind in kinds:
             told = (figures(msgspec.to_builtins(one)) for one in getattr(found, kind))
-            lines += [f"  {kind[:-1]} {msgspec.json.encode(one).decode()}" for one in told]
+            lines += [f"  {NAMES.get(kind, kind[:-1])} {msgspec.json.encode(one).decode()}" for one in told]
     check_golden(f"rows-{name}.txt", "\n".join([*lines, ""]))

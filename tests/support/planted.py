@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.breakdown import CAUSES
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Breakdown, Row
 from scaling.records.events import Finished, Ready, Window
 from scaling.records.point import Point
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
@@ -194,4 +193,4 @@ def lost(records: list[PointRecord], size: int = 4) -> tuple[Row, dict[str, floa
     """The row of all ranks, and what it lost by cause in percent."""
     row = by_size(records)[size]
     found = loss_of(row)
-    return row, {cause: 100 * (getattr(found, cause) or 0.0) for cause in (*CAUSES, "unexplained")}
+    return row, {cause: 100 * (getattr(found, cause) or 0.0) for cause in Breakdown.__struct_fields__}

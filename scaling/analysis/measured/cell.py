@@ -4,75 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from statistics import fmean, median
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from scaling.analysis.measured import cpu, device_use, traffic
-from scaling.analysis.measured.cpu import CpuStep, cpu_step
-from scaling.analysis.measured.device_use import Clocks, clocks
 from scaling.analysis.measured.step_time import (
     NO_RESULT,
     StepTime,
-    Unsynced,
     beside_s,
     script_unsynced,
     step_time,
     unsynced_s,
 )
-from scaling.analysis.measured.traffic import Path, Receipt
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.statistics.intervals import Estimate, known_mean
 from scaling.quiet import notes as quiet
 from scaling.records.events import Failed, Finished, Ready, Window
-from scaling.records.network import NcclChoice
 from scaling.records.point import Point
 from scaling.records.run import Emulation, PointRecord, RankRecord
-from scaling.records.telemetry import GpuTime
 from scaling.text import counted, several
 
 T = TypeVar("T")
 
 # ---------------------------------------------------------------- training loss
 
+# The samples of all ranks and the loss of one at each window's end.
+Curve = Sequence[tuple[int, float]]
+
+
+def finished_ranks(records: Iterable[PointRecord]) -> Iterator[RankRecord]:
+    """Yield all ranks of the finished records."""
+    return (rank for record in records if isinstance(record.outcome, Finished) for rank in record.ranks)
+
 
 def staleness(records: Iterable[PointRecord]) -> float | None:
     """Return the mean staleness over ranks, measured windows and rounds; None for synchronous modes."""
-    windows = (window for record in _finished(records) for rank in record.ranks for window in rank.windows)
-    known = [window.staleness for window in windows if window.staleness is not None]
-    return fmean(known) if known else None
+    return known_mean(window.staleness for rank in finished_ranks(records) for window in rank.windows)
 
 
 def first_and_last_loss(records: Iterable[PointRecord]) -> tuple[float | None, float | None]:
     """Return the means over ranks and rounds of the first and the last window with a loss."""
-    ranks = (rank for record in _finished(records) for rank in record.ranks)
-    known = [losses for rank in ranks if (losses := [w.loss for w in _windows(rank) if w.loss is not None])]
-    return (fmean(one[0] for one in known), fmean(one[-1] for one in known)) if known else (None, None)
-
-
-def trained_samples(record: PointRecord) -> int:
-    """Return the samples of all ranks up to their last loss, warm-up included; 0 without a loss."""
-    return min((curve[-1][0] for curve in _curves(record) if curve), default=0)
-
-
-def equal_samples(cells: Iterable[Iterable[PointRecord]]) -> int | None:
-    """Return the smallest number of samples of any finished record of these cells; None without a loss."""
-    found = [count for records in cells for record in _finished(records) if (count := trained_samples(record))]
-    return min(found, default=None)
-
-
-def loss_after(records: Iterable[PointRecord], count: int) -> float | None:
-    """Return the training loss after `count` samples, mean over ranks and rounds; None if no rank reached it.
-
-    A rank's curve: loss of its windows over the samples of all ranks at the same window's end, linear between.
-    """
-    curves = (curve for record in _finished(records) for curve in _curves(record))
-    known = [loss for curve in curves if (loss := _at(curve, count)) is not None]
-    return fmean(known) if known else None
-
-
-def _finished(records: Iterable[PointRecord]) -> Iterable[PointRecord]:
-    return (record for record in records if isinstance(record.outcome, Finished))
+    by_rank = ([w.loss for w in _windows(rank) if w.loss is not None] for rank in finished_ranks(records))
+    known = [losses for losses in by_rank if losses]
+    return known_mean(losses[0] for losses in known), known_mean(losses[-1] for losses in known)
 
 
 def _windows(rank: RankRecord) -> tuple[Window, ...]:
@@ -81,15 +56,18 @@ def _windows(rank: RankRecord) -> tuple[Window, ...]:
     return (*rank.warmup, *measured)
 
 
-def _curves(record: PointRecord) -> list[list[tuple[int, float]]]:
-    """By rank, the samples of all ranks and its loss at each window's end."""
+def loss_curves(record: PointRecord) -> list[Curve] | None:
+    """Return the curve of each rank, over the samples of all ranks; None if the point failed."""
+    if not isinstance(record.outcome, Finished):
+        return None
     ranks = list(map(_windows, record.ranks))
     same = zip(*ranks, strict=False)
     totals = list(accumulate(sum(w.samples + w.uncounted_samples for w in windows) for windows in same))
     return [[(total, w.loss) for total, w in zip(totals, of, strict=False) if w.loss is not None] for of in ranks]
 
 
-def _at(curve: Sequence[tuple[int, float]], count: int) -> float | None:
+def _at(curve: Curve, count: int) -> float | None:
+    """The loss after so many samples, linear between windows; None beyond the ends."""
     if curve and curve[0][0] == count:
         return curve[0][1]
     for (before, high), (after, low) in pairwise(curve):
@@ -108,21 +86,12 @@ STALL_FAR = 3.0
 STALL_LEAST = 3
 
 
-class Stall(NamedTuple):
-    """A window that was far too long for some ranks; `usual_s` is the median of their other windows."""
-
-    record: PointRecord
-    ranks: tuple[RankRecord, ...]
-    seconds: float
-    usual_s: float
-
-
 def stall_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     """Yield notes on the longest stalled window, with the number of others, and on suspended machines."""
-    found = sorted(_found(records), key=lambda one: one.usual_s - one.seconds)
+    found = sorted(chain.from_iterable(map(_stalled, records)), key=lambda one: one[0])
     if found:
         others = f"; {counted(len(found) - 1, 'other')} like it" if len(found) > 1 else ""
-        yield f"slow window: {_told(found[0])}{others}"
+        yield f"slow window: {found[0][1]}{others}"
     asleep: dict[str, float] = {}
     for rank in (rank for record in records for rank in record.ranks):
         asleep[rank.host] = max(rank.telemetry.suspended_s, asleep.get(rank.host, 0.0))
@@ -133,52 +102,40 @@ def stall_notes(records: Sequence[PointRecord]) -> Iterator[str]:
             )
 
 
-def _found(records: Iterable[PointRecord]) -> Iterator[Stall]:
-    for record in records:
-        by_window: dict[int, list[tuple[float, float, RankRecord]]] = {}
-        for rank in record.ranks:
-            for index, seconds, usual_s in _far(rank):
-                by_window.setdefault(index, []).append((seconds, usual_s, rank))
-        for same in by_window.values():
-            seconds, usual_s, _ = max(same, key=lambda one: one[0])
-            yield Stall(record, tuple(rank for _, _, rank in same), seconds, usual_s)
+def _stalled(record: PointRecord) -> Iterator[tuple[float, str]]:
+    """Yield the excess seconds (negative) of each stalled window, and its text."""
+    by_window: dict[int, list[tuple[float, float, RankRecord]]] = {}
+    for rank in record.ranks:
+        step_s = [one.seconds / one.steps for one in rank.windows if one.steps]
+        if len(step_s) < STALL_LEAST or len(step_s) < len(rank.windows):
+            continue
+        for place, window in enumerate(rank.windows):
+            usual_s = window.steps * median(step_s[:place] + step_s[place + 1 :])
+            if window.seconds > STALL_FAR * usual_s:
+                by_window.setdefault(window.index, []).append((window.seconds, usual_s, rank))
+    for same in by_window.values():
+        seconds, usual_s, _ = max(same, key=lambda one: one[0])
+        names = [f"rank {rank.rank} on {rank.host}" for _, _, rank in same]
+        whose = f"all {len(same)} ranks" if len(same) == len(record.ranks) > 1 else several(names)
+        yield (
+            usual_s - seconds,
+            (
+                f"{whose} {'took' if len(same) == 1 else 'each took'} {seconds:.2g} s in round "
+                f"{record.point.round + 1}; the median of the other windows is {usual_s:.2g} s"
+                f"{_stood_still(record, seconds - usual_s)}"
+            ),
+        )
 
 
-def _far(rank: RankRecord) -> Iterator[tuple[int, float, float]]:
-    """(index, seconds, usual seconds) of each stalled window of a rank."""
-    step_s = [one.seconds / one.steps for one in rank.windows if one.steps]
-    if len(step_s) < STALL_LEAST or len(step_s) < len(rank.windows):
-        return
-    for place, window in enumerate(rank.windows):
-        usual_s = window.steps * median(step_s[:place] + step_s[place + 1 :])
-        if window.seconds > STALL_FAR * usual_s:
-            yield window.index, window.seconds, usual_s
-
-
-def _told(stall: Stall) -> str:
-    record, ranks, seconds, usual_s = stall
-    whose = (
-        f"all {len(ranks)} ranks"
-        if len(ranks) == len(record.ranks) > 1
-        else several([f"rank {rank.rank} on {rank.host}" for rank in ranks])
-    )
-    verb = "took" if len(ranks) == 1 else "each took"
-    return (
-        f"{whose} {verb} {seconds:.2g} s in round {record.point.round + 1}; the median of the other windows is "
-        f"{usual_s:.2g} s{_stood_still(stall)}"
-    )
-
-
-def _stood_still(stall: Stall) -> str:
+def _stood_still(record: PointRecord, excess_s: float) -> str:
     """Names hosts whose agents stood still too, for over half of the excess time."""
-    hosts = dict.fromkeys(rank.host for rank in stall.record.ranks)
-    still_s = {
-        host: min(rank.telemetry.still_s for rank in stall.record.ranks if rank.host == host) for host in hosts
-    }
-    stopped = [host for host in hosts if still_s[host] > (stall.seconds - stall.usual_s) / 2]
+    still_s: dict[str, float] = {}
+    for rank in record.ranks:
+        still_s[rank.host] = min(rank.telemetry.still_s, still_s.get(rank.host, rank.telemetry.still_s))
+    stopped = [host for host, seconds in still_s.items() if seconds > excess_s / 2]
     if not stopped:
         return ""
-    whose = "the whole job" if len(stopped) == len(hosts) else several(stopped)
+    whose = "the whole job" if len(stopped) == len(still_s) else several(stopped)
     seconds = max(still_s[host] for host in stopped)
     return f"; {whose} stood still for {seconds:.1f} s: the job or its machine was stopped (a checkpoint)"
 
@@ -194,29 +151,26 @@ STILL_CACHED = 0.01
 
 def waited_s(records: Iterable[PointRecord]) -> float | None:
     """Return mean seconds of a step in which a rank was blocked in its feed; None if unknown."""
-    windows = [window for record in _finished(records) for rank in record.ranks for window in rank.windows]
+    windows = (window for rank in finished_ranks(records) for window in rank.windows)
     told = [(window.waited_s, window.steps) for window in windows if window.waited_s is not None]
     steps = sum(count for _, count in told)
     return sum(seconds for seconds, _ in told) / steps if steps else None
 
 
-def fed_by(records: Iterable[PointRecord]) -> str:
-    """Return the native feeds, such as `DataLoader, 2 processes a rank; Pillow ...`; "" for the reference feed."""
-    return " or ".join(dict.fromkeys(ready.fed_by for ready in ready_of(records) if ready.fed_by))
-
-
-def read_from(records: Iterable[PointRecord]) -> str:
-    """Return `page cache` or `disk`; "" for data in memory."""
-    return " or ".join(dict.fromkeys(ready.read_from for ready in ready_of(records) if ready.read_from))
+def feed(records: Iterable[PointRecord]) -> tuple[str, str]:
+    """Return native feeds, such as `DataLoader, 2 processes a rank`, and `page cache` or `disk`; "" without."""
+    told = [(ready.fed_by, ready.read_from) for ready in ready_of(records)] or [("", "")]
+    fed_by, read_from = (" or ".join(dict.fromkeys(filter(None, of))) for of in zip(*told, strict=True))
+    return fed_by, read_from
 
 
 def feed_notes(records: Sequence[PointRecord]) -> Iterator[str]:
-    if own := fed_by(records):
-        yield f"native feed: {own}"
-    found = read_from(records)
-    if found == "page cache":
+    fed_by, read_from = feed(records)
+    if fed_by:
+        yield f"native feed: {fed_by}"
+    if read_from == "page cache":
         yield "files come from the page cache, as far as they fit; --drop-caches reads them from disk"
-    elif found:
+    elif read_from:
         yield f"files were dropped from the page cache before each point{_kept(records)}"
 
 
@@ -236,7 +190,6 @@ def ready_of(records: Iterable[PointRecord]) -> Iterator[Ready]:
 #
 # Audit of a row's numbers by two independent counts.
 
-
 TOLERANCE = 0.01
 AUDIT = "audit:"
 SUPERLINEAR = 1.02
@@ -244,18 +197,20 @@ SUPERLINEAR = 1.02
 CLOCK_SPAN_S = 1.0
 
 
-def audit(record: PointRecord) -> tuple[str, ...]:
-    """Return what is off by more than 1 % in a finished exchange, by two independent counts.
+def audit(record: PointRecord) -> Iterator[str]:
+    """Yield what is off by more than 1 % in a finished exchange, by two independent counts.
 
-    Samples per second x time must be the samples fed; monotonic and wall clocks must agree.
+    Samples per second x time must be the samples fed, monotonic and wall clocks must agree, and steps must change
+    the parameters.
     """
     if not isinstance(record.outcome, Finished):
-        return ()
-    return (
-        *(_of_script(record) if record.point.workload.script else _samples(record)),
-        *_unchanged(record),
-        *(text for rank in record.ranks for text in (*_clock(rank), *_device_clock(rank))),
-    )
+        return
+    yield from _of_script(record) if record.point.workload.script else _samples(record)
+    results = [rank.result for rank in record.ranks if rank.result]
+    if any(one.first_digest is not None and one.first_digest == one.digest for one in results):
+        yield f"{AUDIT} the parameters never changed"
+    for rank in record.ranks:
+        yield from _clocks(rank)
 
 
 def _samples(record: PointRecord) -> Iterator[str]:
@@ -265,7 +220,7 @@ def _samples(record: PointRecord) -> Iterator[str]:
     timed = round(record.point.global_batch_size * done)
     fed = sum(window.samples for rank in record.ranks for window in rank.windows)
     if abs(fed - timed) > TOLERANCE * timed:
-        yield f"audit: {record.point.workload.unit}/s x time gives {timed} samples, but the ranks fed {fed}"
+        yield f"{AUDIT} {record.point.workload.unit}/s x time gives {timed} samples, but the ranks fed {fed}"
 
 
 def _of_script(record: PointRecord) -> Iterator[str]:
@@ -281,44 +236,23 @@ def _of_script(record: PointRecord) -> Iterator[str]:
         yield f"{AUDIT} ranks train on the same GPU: select cuda:LOCAL_RANK in the script"
 
 
-def _unchanged(record: PointRecord) -> Iterator[str]:
-    """Training steps must change the parameters."""
-    results = [rank.result for rank in record.ranks if rank.result]
-    if any(one.first_digest is not None and one.first_digest == one.digest for one in results):
-        yield "audit: the parameters never changed"
-
-
-def _clock(rank: RankRecord) -> Iterator[str]:
-    if len(rank.windows) < 2:
-        return
-    first, last = (of(rank.windows, key=attrgetter("end_s")) for of in (min, max))
-    steady_s, wall_s = last.end_s - first.end_s, last.end_unix_s - first.end_unix_s
-    if steady_s > CLOCK_SPAN_S and abs(wall_s - steady_s) > TOLERANCE * steady_s:
-        yield (
-            f"audit: rank {rank.rank} on {rank.host} measured {steady_s:.2f} s "
-            f"while its wall clock moved by {wall_s:.2f} s"
-        )
-
-
-def _device_clock(rank: RankRecord) -> Iterator[str]:
-    """Compare the clocks over whole turns: single edges are known by the device's clock alone."""
+def _clocks(rank: RankRecord) -> Iterator[str]:
+    """Compare clocks. A device's edges are known by its own clock alone, so it is compared over whole turns."""
+    whose = f"{AUDIT} rank {rank.rank} on {rank.host} measured"
+    if len(rank.windows) > 1:
+        first, last = (of(rank.windows, key=attrgetter("end_s")) for of in (min, max))
+        steady_s, wall_s = last.end_s - first.end_s, last.end_unix_s - first.end_unix_s
+        if steady_s > CLOCK_SPAN_S and abs(wall_s - steady_s) > TOLERANCE * steady_s:
+            yield f"{whose} {steady_s:.2f} s while its wall clock moved by {wall_s:.2f} s"
     turns = [(one.turn_s, one.turn_device_s) for one in rank.windows if one.turn_s and one.turn_device_s]
     host_s, device_s = sum(host_s for host_s, _ in turns), sum(device_s for _, device_s in turns)
     if abs(device_s - host_s) > TOLERANCE * host_s:
-        yield (
-            f"audit: rank {rank.rank} on {rank.host} measured {device_s:.2f} s by its device's clock, "
-            f"{host_s:.2f} s by its host's"
-        )
+        yield f"{whose} {device_s:.2f} s by its device's clock, {host_s:.2f} s by its host's"
 
 
 def superlinear(efficiency: Estimate | None) -> bool:
     """Return whether an efficiency is over 102 %, and its interval over 100 % if it has one."""
     return efficiency is not None and efficiency.mean > SUPERLINEAR and (efficiency.low or efficiency.mean) > 1
-
-
-def oversubscribed(records: Sequence[PointRecord]) -> bool:
-    """Return whether workers shared cores or a GPU in any round."""
-    return any(record.oversubscribed for record in records)
 
 
 # ---------------------------------------------------------------- cell
@@ -329,15 +263,52 @@ def by_round(records: Iterable[PointRecord], of: Callable[[PointRecord], T | Non
     return {record.point.round: value for record in records if (value := of(record)) is not None}
 
 
+def _of_all(of: Callable[[Sequence[PointRecord]], T]) -> cached_property[T]:
+    return cached_property(lambda cell: of(cell.records))
+
+
+def _of_each(of: Callable[[PointRecord], T | None]) -> cached_property[dict[int, T]]:
+    return cached_property(lambda cell: by_round(cell.records, of))
+
+
 class Cell:
     """The records of one cell by round, at least one. Each fact is computed once."""
 
     def __init__(self, records: Sequence[PointRecord]) -> None:
         self.records = records
-        self._loss_after: dict[int, float | None] = {}
-        self._losses_after: dict[int, dict[int, float]] = {}
         # Text of the comparison with plain loops (controls.py); "" if the work is enough.
         self.less_work = ""
+
+    # By round, if known: time and CPU time of a step, a step in the wrapper without an exchange, a script's steps
+    # without exchange, an exchange while the devices compute, the training loss by rank.
+    times = _of_each(step_time)
+    cpu = _of_each(cpu.cpu_step)
+    unsynced = _of_each(unsynced_s)
+    script_unsynced = _of_each(script_unsynced)
+    comm_beside = _of_each(beside_s)
+    curves = _of_each(loss_curves)
+
+    synchronous = _of_all(lambda records: all(record.synchronous for record in records))
+    # Whether each rank updates all parameters, as a plain loop does.
+    updates_all = _of_all(lambda records: all(record.updates_all for record in records))
+    # Number of GPUs (0 on other devices and in older records), and the most hosts with devices in a round.
+    gpus = _of_all(lambda records: max(len(set(record.gpus)) for record in records))
+    nodes = _of_all(lambda records: max(1, *(record.nodes for record in records)))
+    # Devices by the names of the frameworks.
+    devices = _of_all(lambda records: frozenset(ready.device_name for ready in ready_of(records)))
+    soaked = _of_all(lambda records: any(rank.later for record in records for rank in record.ranks))
+    load = _of_all(quiet.of)
+    clocks = _of_all(device_use.clocks)
+    gpu_times = _of_all(device_use.gpu_times)
+    nccl = _of_all(traffic.nccl_choices)
+    receipt = _of_all(traffic.of_row)
+    paths = _of_all(traffic.paths)
+    nccl_notes = _of_all(lambda records: (*traffic.nccl_notes(records), *traffic.link_notes(records)))
+    # Notes on CPU quota, memory faults, kernel time and stalled windows.
+    kernel_notes = _of_all(lambda records: (*cpu.condition_notes(records), *stall_notes(records)))
+    feed_notes = _of_all(lambda records: tuple(feed_notes(records)))
+    # (round, finding) of the audit.
+    audits = _of_all(lambda records: tuple((one.point.round, text) for one in records for text in audit(one)))
 
     @property
     def point(self) -> Point:
@@ -349,59 +320,16 @@ class Cell:
         return self.point.cell
 
     @cached_property
-    def synchronous(self) -> bool:
-        """Whether its ranks wait for each other."""
-        return all(record.synchronous for record in self.records)
-
-    @cached_property
-    def times(self) -> dict[int, StepTime]:
-        """Step time by round, of the finished records."""
-        return by_round(self.records, step_time)
-
-    @cached_property
     def at_first(self) -> tuple[tuple[int, StepTime], ...]:
         """Step times by round of the first tries of windows, without those on a slow core."""
         found = ((one.point.round, step_time(one)) for one in quiet.at_first(self.records))
         return tuple((number, time) for number, time in found if time is not None)
 
     @cached_property
-    def cpu(self) -> dict[int, CpuStep]:
-        """CPU time of a step by round, if known."""
-        return by_round(self.records, cpu_step)
-
-    @cached_property
-    def unsynced(self) -> dict[int, float]:
-        """Seconds of a step in the wrapper without an exchange, by round."""
-        return by_round(self.records, unsynced_s)
-
-    @cached_property
-    def script_unsynced(self) -> dict[int, Unsynced]:
-        """A script's steps without exchange by round."""
-        return by_round(self.records, script_unsynced)
-
-    @cached_property
-    def comm_beside(self) -> dict[int, float]:
-        """Seconds of one exchange while the devices compute, by round."""
-        return by_round(self.records, beside_s)
-
-    @cached_property
     def seats(self) -> frozenset[int]:
         """Ranks of the launch on whose devices it ran; empty if one worker drove several."""
         whole = (r for r in self.records if len(r.ranks) == r.point.world_size)
         return frozenset(rank.launch_rank for record in whole for rank in record.ranks)
-
-    @cached_property
-    def soaked(self) -> tuple[PointRecord, ...]:
-        return tuple(one for one in self.records if any(rank.later for rank in one.ranks))
-
-    @cached_property
-    def kernel_notes(self) -> tuple[str, ...]:
-        """Notes on CPU quota, memory faults, kernel time and stalled windows."""
-        return (*cpu.condition_notes(self.records), *stall_notes(self.records))
-
-    @cached_property
-    def load(self) -> quiet.Load:
-        return quiet.of(self.records)
 
     @cached_property
     def where(self) -> dict[int, str]:
@@ -424,43 +352,10 @@ class Cell:
         failures = (record.outcome for record in self.records if isinstance(record.outcome, Failed))
         return next(failures, NO_RESULT)
 
-    @cached_property
-    def gpus(self) -> int:
-        """Number of GPUs; 0 on other devices and in older records."""
-        return max(len(set(record.gpus)) for record in self.records)
-
-    @property
-    def updates_all(self) -> bool:
-        """Whether each rank updates all parameters, as a plain loop does."""
-        return all(record.updates_all for record in self.records)
-
-    @cached_property
-    def audits(self) -> tuple[tuple[int, str], ...]:
-        """(round, finding) of the audit."""
-        return tuple((record.point.round, text) for record in self.records for text in audit(record))
-
-    @cached_property
-    def feed_notes(self) -> tuple[str, ...]:
-        return tuple(feed_notes(self.records))
-
-    @cached_property
-    def clocks(self) -> Clocks | None:
-        return clocks(self.records)
-
     @property
     def throttle_reasons(self) -> tuple[str, ...]:
         """Reasons other than the power limit that lowered GPU clocks in any round."""
         return self.clocks.throttled if self.clocks else ()
-
-    @cached_property
-    def devices(self) -> frozenset[str]:
-        """Devices by the names of the frameworks."""
-        return frozenset(ready.device_name for ready in ready_of(self.records))
-
-    @cached_property
-    def nodes(self) -> int:
-        """The most hosts with devices in a round."""
-        return max(1, *(record.nodes for record in self.records))
 
     @property
     def emulation(self) -> Emulation | None:
@@ -469,43 +364,19 @@ class Cell:
         return found and found.of(self.point)
 
     @cached_property
-    def nccl(self) -> NcclChoice | None:
-        return traffic.nccl_choices(self.records)
-
-    @cached_property
-    def nccl_notes(self) -> tuple[str, ...]:
-        return (*traffic.nccl_notes(self.records), *traffic.link_notes(self.records))
-
-    @cached_property
-    def receipt(self) -> Receipt | None:
-        """Traffic receipt; None if no bytes crossed nodes."""
-        return traffic.of_row(self.records)
-
-    @cached_property
-    def paths(self) -> tuple[Path, ...]:
-        return traffic.paths(self.records)
-
-    @cached_property
-    def gpu_times(self) -> tuple[GpuTime, ...]:
-        """GPU times of the profiled steps, by rank."""
-        return device_use.gpu_times(self.records)
-
-    @cached_property
     def fewest_samples(self) -> int | None:
-        """Smallest number of trained samples of a round; None without a training loss."""
-        return equal_samples([self.records])
+        """Smallest number of samples that the ranks of a round trained up to a loss of each; None without one."""
+        reached = (min((of[-1][0] for of in by_rank if of), default=0) for by_rank in self.curves.values())
+        return min(filter(None, reached), default=None)
 
     def loss_after(self, count: int) -> float | None:
-        if count not in self._loss_after:
-            self._loss_after = {count: loss_after(self.records, count)}
-        return self._loss_after[count]
+        """Return the training loss after `count` samples, mean over ranks and rounds; None if none reached it."""
+        return known_mean(_at(curve, count) for by_rank in self.curves.values() for curve in by_rank)
 
     def losses_after(self, count: int) -> Mapping[int, float]:
-        """Return the training loss after `count` samples by round, of the rounds that reached it."""
-        if count not in self._losses_after:
-            each = ((one.point.round, loss_after([one], count)) for one in self.records)
-            self._losses_after = {count: {number: loss for number, loss in each if loss is not None}}
-        return self._losses_after[count]
+        """Return the same by round, of the rounds that reached it."""
+        found = {n: known_mean(_at(curve, count) for curve in by_rank) for n, by_rank in self.curves.items()}
+        return {number: loss for number, loss in found.items() if loss is not None}
 
 
 def cells(records: Iterable[PointRecord]) -> list[Cell]:

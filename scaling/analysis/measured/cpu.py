@@ -44,11 +44,6 @@ def server_use(records: Iterable[PointRecord]) -> tuple[ServerUse, ...]:
     )
 
 
-def of_servers(servers: Iterable[ServerUse]) -> float | None:
-    """Return the mean use of a core over servers with a known use."""
-    return known_mean(server.cpu_percent for server in servers)
-
-
 def of_machine(records: Iterable[PointRecord]) -> float | None:
     """Return the busiest emulating machine's use of all its cores, mean over rounds; None for real devices."""
     by_round = (
@@ -115,23 +110,24 @@ def cpu_step(record: PointRecord) -> CpuStep | None:
     ranks = [rank for rank in record.ranks if rank.windows]
     if not ranks:
         return None
-    seats = {rank.launch_rank: _use(rank.telemetry, _Span.of(rank), rank.threads) for rank in ranks}
-    known = {seat: use for seat, use in seats.items() if use is not None}
+    seats = {rank.launch_rank: _use(rank.telemetry, _span(rank), rank.threads) for rank in ranks}
     span, threads = _mean_span(ranks), ranks[0].threads
     helpers = [_use(one.telemetry, span, threads) for one in record.helpers if one.name.startswith(COMPUTING)]
-    if len(known) < len(seats) or None in helpers:
+    if None in seats.values() or None in helpers:
         return None
-    computing = [*known.values(), *(use for use in helpers if use is not None)]
-    devices = len(known) if record.point.kind == "each" else record.point.world_size
+    known = {seat: use for seat, use in seats.items() if use is not None}
+    sharing: dict[str, tuple[int, ...]] = defaultdict(tuple)
+    for rank in record.ranks:
+        sharing[rank.host] += (rank.launch_rank,)
     return CpuStep(
         seats=known,
-        mean=mean_of(computing, devices),
+        mean=mean_of(
+            (*known.values(), *(use for use in helpers if use is not None)),
+            len(known) if record.point.kind == "each" else record.point.world_size,
+        ),
         is_spare=any(len(rank.cpus) > rank.threads * _driven(rank, record) for rank in ranks),
         servers_s=_servers(record, ranks),
-        sharing={
-            host: tuple(rank.launch_rank for rank in record.ranks if rank.host == host)
-            for host in dict.fromkeys(rank.host for rank in record.ranks)
-        },
+        sharing=dict(sharing),
     )
 
 
@@ -190,46 +186,44 @@ def _queued_s(use: Use, names: frozenset[str]) -> float:
 # ---------------------------------------------------------------- one process
 
 
-class _Span(NamedTuple):
-    steps: float
-    step_s: float
-
-    @classmethod
-    def of(cls, rank: RankRecord) -> _Span:
-        steps = sum(window.steps for window in rank.windows)
-        return cls(steps, rank.measured_s / steps if steps else 0.0)
+# Steps, and seconds of a step.
+Span = tuple[float, float]
 
 
-def _use(telemetry: Telemetry, span: _Span, cores: int) -> Use | None:
+def _span(rank: RankRecord) -> Span:
+    steps = sum(window.steps for window in rank.windows)
+    return steps, rank.measured_s / steps if steps else 0.0
+
+
+def _use(telemetry: Telemetry, span: Span, cores: int) -> Use | None:
     """Older records have only the percentage of one core."""
     cpu, percent = telemetry.cpu, telemetry.cpu_percent
     if cpu is not None:
-        steps = (cpu.steps or span.steps) * cores
+        steps = (cpu.steps or span[0]) * cores
         threads = {one.name: Thread(one.run_s / steps, one.queued_s / steps) for one in cpu.threads if steps}
         others_s = None if cpu.others_s is None or not steps else cpu.others_s / steps * cores
         return Use(run_s=cpu.run_s / steps, threads=threads, others_s=others_s) if threads else None
-    return None if percent is None else Use(run_s=percent / 100 * span.step_s / cores)
+    return None if percent is None else Use(run_s=percent / 100 * span[1] / cores)
 
 
-def _mean_span(ranks: Iterable[RankRecord]) -> _Span:
-    spans = [_Span.of(rank) for rank in ranks]
+def _mean_span(ranks: Sequence[RankRecord]) -> Span:
+    steps, steps_s = zip(*map(_span, ranks), strict=True)
     counted = [rank.telemetry.cpu.steps for rank in ranks if rank.telemetry.cpu is not None]
-    steps = fmean(counted) if counted else fmean(span.steps for span in spans)
-    return _Span(steps, fmean(span.step_s for span in spans))
+    return fmean(counted or steps), fmean(steps_s)
 
 
 # ---------------------------------------------------------------- servers
 
 
-def _servers(record: PointRecord, ranks: list[RankRecord]) -> dict[str, float]:
+def _servers(record: PointRecord, ranks: Sequence[RankRecord]) -> dict[str, float]:
     """CPU seconds of a step on each training host; a server with unknown use counts as 0."""
     span, training = _mean_span(ranks), set(record.hosts) | {rank.host for rank in ranks}
-    found: dict[str, float] = {}
+    found: dict[str, float] = defaultdict(float)
     for helper in record.helpers:
         if helper.name.startswith(SERVER) and helper.host in training:
             use = _use(helper.telemetry, span, 1)
-            found[helper.host] = found.get(helper.host, 0.0) + (use.run_s if use else 0.0)
-    return found
+            found[helper.host] += use.run_s if use else 0.0
+    return dict(found)
 
 
 # ---------------------------------------------------------------- conditions
@@ -242,7 +236,9 @@ FAULT_S = 2e-6
 MALLOC = "--malloc keep, the default for CPU workers, avoids faults of buffers up to 32 MiB"
 
 
-class _Asked(NamedTuple):
+class _Process(NamedTuple):
+    """Counts of a process over its rounds; `cores_s` is the time of its cores."""
+
     name: str
     steps: float
     faults: int
@@ -272,7 +268,7 @@ class _Asked(NamedTuple):
 def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     """Yield notes about a CPU quota, memory faults and unexplained kernel time, if they matter."""
     yield from _throttled(records)
-    told = _told(records)
+    told = _processes(records)
     if faulting := [one for one in told if one.is_faulting]:
         one, whose = _worst(faulting, told)
         part = f", {percent(one.paging, 1)} explained by them" if one.kernel > 2 * one.paging else ""
@@ -292,7 +288,8 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
 
 
 def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
-    by_host: dict[str, list[tuple[float, float, float, float]]] = {}
+    # By host: throttled periods, periods, throttled seconds, seconds of its cores.
+    sums: dict[str, tuple[float, ...]] = {}
     for record in records:
         for host in dict.fromkeys(rank.host for rank in record.ranks):
             known = [(rank.threads, rank.telemetry.cpu) for rank in record.ranks if rank.host == host]
@@ -301,8 +298,7 @@ def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
             if worst := max((cpu for _, cpu in cpus), key=lambda cpu: cpu.throttled_periods, default=None):
                 cores_s = sum(threads * cpu.wall_s for threads, cpu in cpus)
                 counts = (worst.throttled_periods, worst.periods, worst.throttled_s, cores_s)
-                by_host.setdefault(host, []).append(counts)
-    sums = {host: tuple(map(sum, zip(*found, strict=True))) for host, found in by_host.items()}
+                sums[host] = tuple(map(sum, zip(counts, sums.get(host, (0, 0, 0, 0)), strict=True)))
     host = max(sums, key=lambda name: sums[name][0], default="")
     throttled, periods, seconds, cores_s = sums.get(host, (0, 0, 0.0, 0.0))
     if throttled > LEAST * periods:
@@ -313,43 +309,37 @@ def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
         )
 
 
-def _worst(found: Sequence[_Asked], told: Sequence[_Asked]) -> tuple[_Asked, str]:
+def _worst(found: Sequence[_Process], told: Sequence[_Process]) -> tuple[_Process, str]:
     if len(found) == len(told):
         return _sum(found), ""
     worst = max(found, key=lambda one: one.kernel)
     return worst, f"{worst.name} ({len(found)} of {len(told)} processes): "
 
 
-# ---------------------------------------------------------------- single processes
-
-
-def _told(records: Iterable[PointRecord]) -> list[_Asked]:
-    by_name: dict[str, list[_Asked]] = {}
-    for one in (asked for record in records for asked in _processes(record)):
-        by_name.setdefault(one.name, []).append(one)
-    return [_sum(found) for found in by_name.values()]
-
-
-def _sum(found: Sequence[_Asked]) -> _Asked:
+def _sum(found: Sequence[_Process]) -> _Process:
     steps, faults, kernel_s, cores_s, wall_s = map(sum, zip(*(one[1:] for one in found), strict=True))
-    return _Asked(found[0].name, steps, faults, kernel_s, cores_s, wall_s)
+    return _Process(found[0].name, steps, faults, kernel_s, cores_s, wall_s)
 
 
-def _processes(record: PointRecord) -> Iterator[_Asked]:
-    helpers = [helper for helper in record.helpers if helper.name.startswith(COMPUTING)]
-    known = [cpu for rank in record.ranks if (cpu := rank.telemetry.cpu) is not None]
-    for rank in record.ranks:
-        devices = 1 if helpers else _driven(rank, record)
-        yield from _asked(f"rank {rank.rank} on {rank.host}", rank.telemetry.cpu, rank.threads * devices)
-    for helper in helpers if known else ():
-        steps, name = fmean(cpu.steps for cpu in known), f"{helper.name} on {helper.host}"
-        yield from _asked(name, helper.telemetry.cpu, record.ranks[0].threads, steps)
+def _processes(records: Iterable[PointRecord]) -> list[_Process]:
+    by_name: dict[str, list[_Process]] = defaultdict(list)
 
+    def add(name: str, cpu: CpuTime | None, cores: int, steps: float = 0.0) -> None:
+        """`steps` is for a process that does not count its own."""
+        if cpu is not None and (cpu.steps or steps) and cpu.wall_s:
+            counts = (cpu.minor_faults, cpu.kernel_s, cores * cpu.wall_s, cpu.wall_s)
+            by_name[name].append(_Process(name, cpu.steps or steps, *counts))
 
-def _asked(name: str, cpu: CpuTime | None, cores: int, steps: float = 0.0) -> Iterator[_Asked]:
-    """`steps` is for a process that does not count its own."""
-    if cpu is not None and (cpu.steps or steps) and cpu.wall_s:
-        yield _Asked(name, cpu.steps or steps, cpu.minor_faults, cpu.kernel_s, cores * cpu.wall_s, cpu.wall_s)
+    for record in records:
+        helpers = [helper for helper in record.helpers if helper.name.startswith(COMPUTING)]
+        known = [cpu.steps for rank in record.ranks if (cpu := rank.telemetry.cpu) is not None]
+        for rank in record.ranks:
+            devices = 1 if helpers else _driven(rank, record)
+            add(f"rank {rank.rank} on {rank.host}", rank.telemetry.cpu, rank.threads * devices)
+        for helper in helpers if known else ():
+            name = f"{helper.name} on {helper.host}"
+            add(name, helper.telemetry.cpu, record.ranks[0].threads, fmean(known))
+    return [_sum(found) for found in by_name.values()]
 
 
 def _driven(rank: RankRecord, record: PointRecord) -> int:

@@ -1,19 +1,32 @@
-"""Energy of machines; clocks, power and memory of GPUs; profiled steps; over the ranks and rounds of a cell."""
+"""Energy of machines; clocks, power and memory of GPUs; profiled steps and their traces; over ranks and rounds."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from operator import itemgetter
 from statistics import fmean
 
+import msgspec
 from msgspec.structs import replace
 
 from scaling.analysis.measured.step_time import StepTime, step_time
 from scaling.analysis.statistics.intervals import known_mean
 from scaling.records.events import Finished
 from scaling.records.point import Record
-from scaling.records.run import HelperRecord, PointRecord, RankRecord
-from scaling.records.telemetry import POWER_CAP, GpuTime, MachineEnergy, Sample, Telemetry
+from scaling.records.run import PointRecord
+from scaling.records.telemetry import (
+    POWER_CAP,
+    TRACED,
+    Collective,
+    GpuTime,
+    Kernels,
+    MachineEnergy,
+    Sample,
+    Telemetry,
+)
 from scaling.text import percent
 
 # ---------------------------------------------------------------- machine energy
@@ -56,9 +69,10 @@ def _by_host(record: PointRecord) -> dict[str, MachineEnergy]:
     # Emulated devices sleep and use nothing.
     if record.oversubscribed or disturbed or record.point.hardware.device == "emulated":
         return {}
-    children: tuple[HelperRecord | RankRecord, ...] = (*record.helpers, *record.ranks)
-    found = {one.host: energy for one in children if (energy := one.telemetry.machine_energy) is not None}
-    return found if found.keys() >= {*record.hosts, *(one.host for one in children)} else {}
+    # The counters of a host are with one of its children.
+    known = [(one.host, one.telemetry.machine_energy) for one in record.children]
+    found = {host: energy for host, energy in known if energy is not None}
+    return found if found.keys() >= {*record.hosts, *(one.host for one in record.children)} else {}
 
 
 # ---------------------------------------------------------------- clocks
@@ -87,18 +101,18 @@ class Clocks(Record, frozen=True, kw_only=True):
         return self.of_baseline is not None and abs(self.of_baseline - 1) > TOLERANCE
 
 
-def clocks(records: Sequence[PointRecord]) -> Clocks | None:
+def clocks(records: Iterable[PointRecord]) -> Clocks | None:
     """Return the clocks of these records' GPUs; None without readings."""
-    read = [told for record in records for _, told in _children(record)]  # helpers may compute
-    samples = [sample for telemetry in read for sample in telemetry.samples]
-    if not samples:
+    told = (child.telemetry for record in records for child in record.children)
+    read = [(sample, of) for of in told for sample in of.samples]
+    if not read:
         return None
+    samples = [sample for sample, _ in read]
     busy = [sample for sample in samples if sample.utilisation_percent != 0]
     parts = [
-        clock_mhz / one.max_sm_clock_mhz
-        for one in read
-        for sample in one.samples
-        if one.max_sm_clock_mhz and (clock_mhz := at_work_mhz(sample)) is not None
+        clock_mhz / of.max_sm_clock_mhz
+        for sample, of in read
+        if of.max_sm_clock_mhz and (clock_mhz := at_work_mhz(sample)) is not None
     ]
     return Clocks(
         sm_mhz=known_mean(map(at_work_mhz, samples)),
@@ -118,11 +132,11 @@ def throttled(samples: Sequence[Sample]) -> list[str]:
     return sorted({reason for sample in samples for reason in sample.throttle} - {POWER_CAP})
 
 
-def of_baseline(own: Clocks | None, baseline: Clocks | None) -> float | None:
-    """Return the mean clock over the baseline's; None if either is unknown."""
+def beside_baseline(own: Clocks | None, baseline: Clocks | None) -> Clocks | None:
+    """Return the clocks with their fraction of the baseline's, if both are known."""
     if own is None or baseline is None or not own.sm_mhz or not baseline.sm_mhz:
-        return None
-    return own.sm_mhz / baseline.sm_mhz
+        return own
+    return replace(own, of_baseline=own.sm_mhz / baseline.sm_mhz)
 
 
 def describe(found: Clocks) -> str:
@@ -171,44 +185,40 @@ class DeviceUse(Record, frozen=True, kw_only=True):
         return 1 / self.samples_per_j if self.samples_per_j else None
 
 
-# Round, name of the child that reads the device, and its index there.
-Device = tuple[int, str, int | None]
-
-
 def of(records: Sequence[PointRecord]) -> DeviceUse | None:
     """Return the device use of the finished rounds; None if no GPU was read."""
     well = [record for record in records if isinstance(record.outcome, Finished)]
-    by_device: dict[Device, list[Sample]] = defaultdict(list)
+    # By round, the child that reads the device, and its index there.
+    by_device: dict[tuple[int, str, int | None], list[Sample]] = defaultdict(list)
     for record in well:
         for child, telemetry in _children(record):
             for sample in telemetry.samples:
                 by_device[record.point.round, child, sample.device_index].append(sample)
     if not by_device:
         return None
-    clocks = _means(by_device.values(), at_work_mhz)
+
+    def means(of_sample: Callable[[Sample], float | None]) -> list[float]:
+        return [mean for of in by_device.values() if (mean := known_mean(map(of_sample, of))) is not None]
+
+    clocks = means(at_work_mhz)
     own = [rank.result.peak_memory_bytes for record in well for rank in record.ranks if rank.result]
     samples = [sample for found in by_device.values() for sample in found]
-    seen = [sample.memory_used_bytes for sample in samples if sample.memory_used_bytes]
-    highest = [clock_mhz for sample in samples if (clock_mhz := at_work_mhz(sample))]
     return DeviceUse(
         sm_clock_mhz=known_mean(clocks),
         slowest_sm_clock_mhz=min(clocks, default=None),
-        max_sm_clock_mhz=max(highest, default=None),
-        power_w=known_mean(_means(by_device.values(), lambda sample: sample.power_w)),
-        utilisation_percent=known_mean(_means(by_device.values(), lambda sample: sample.utilisation_percent)),
-        peak_memory_bytes=max(own, default=0) or max(seen, default=None),
+        max_sm_clock_mhz=max(filter(None, map(at_work_mhz, samples)), default=None),
+        power_w=known_mean(means(lambda sample: sample.power_w)),
+        utilisation_percent=known_mean(means(lambda sample: sample.utilisation_percent)),
+        peak_memory_bytes=max(own, default=0)
+        or max(filter(None, (sample.memory_used_bytes for sample in samples)), default=None),
         samples_per_j=known_mean(map(_samples_per_j, well)),
-        energy_is_integral=any(told.energy_is_integral for record in well for _, told in _children(record)),
+        energy_is_integral=any(one.telemetry.energy_is_integral for record in well for one in record.children),
     )
 
 
 def _children(record: PointRecord) -> Iterator[tuple[str, Telemetry]]:
     yield from ((f"rank {rank.rank}", rank.telemetry) for rank in record.ranks)
     yield from ((helper.name, helper.telemetry) for helper in record.helpers)
-
-
-def _means(devices: Iterable[Sequence[Sample]], of_sample: Callable[[Sample], float | None]) -> list[float]:
-    return [mean for found in devices if (mean := known_mean(map(of_sample, found))) is not None]
 
 
 def _samples_per_j(record: PointRecord) -> float | None:
@@ -316,28 +326,26 @@ def split(ranks: Sequence[GpuTime], alone: Sequence[GpuTime]) -> GpuSplit | None
     if not ranks:
         return None
     waiting_s = _waiting(ranks)
-    compute_s, idle_s, exposed_s = _steps_s(ranks)
-    whole = GpuSplit(
-        compute_s=compute_s, slowed_s=None, other_s=None, transfer_s=exposed_s - (waiting_s or 0.0),
-        waiting_s=waiting_s, idle_s=idle_s, host_s=None,
-    )  # fmt: skip
+    compute_s, idle_s, exposed_s = (_step_s(ranks, name) for name in ("compute_s", "idle_s", "exposed_s"))
+    transfer_s = exposed_s - (waiting_s or 0.0)
     if not alone:
-        return whole
+        return GpuSplit(
+            compute_s=compute_s, slowed_s=None, other_s=None, transfer_s=transfer_s, waiting_s=waiting_s,
+            idle_s=idle_s, host_s=None,
+        )  # fmt: skip
     # Pair the same devices if each has a trace of the plain loop.
     pairs = zip(ranks, alone if len(alone) == len(ranks) else [alone[0]] * len(ranks), strict=True)
     slowed_s = fmean(_slowed(beside, by_itself) for beside, by_itself in pairs)
-    alone_s, idle_alone_s, _ = _steps_s(alone)
-    other_s, host_s = compute_s - alone_s - slowed_s, idle_s - idle_alone_s
-    return replace(
-        whole, compute_s=alone_s, slowed_s=slowed_s, other_s=other_s, idle_s=idle_alone_s, host_s=host_s
-    )
+    alone_s, idle_alone_s = _step_s(alone, "compute_s"), _step_s(alone, "idle_s")
+    return GpuSplit(
+        compute_s=alone_s, slowed_s=slowed_s, other_s=compute_s - alone_s - slowed_s, transfer_s=transfer_s,
+        waiting_s=waiting_s, idle_s=idle_alone_s, host_s=idle_s - idle_alone_s,
+    )  # fmt: skip
 
 
-def _steps_s(ranks: Sequence[GpuTime]) -> tuple[float, float, float]:
-    """Seconds of a step, means over ranks: computing, idle, exposed communication."""
-    by_rank = [(one.compute_s / one.steps, one.idle_s / one.steps, one.exposed_s / one.steps) for one in ranks]
-    compute_s, idle_s, exposed_s = map(fmean, zip(*by_rank, strict=True))
-    return compute_s, idle_s, exposed_s
+def _step_s(ranks: Sequence[GpuTime], part: str) -> float:
+    """Seconds of a step, mean over ranks."""
+    return fmean(getattr(one, part) / one.steps for one in ranks)
 
 
 def _slowed(beside: GpuTime, alone: GpuTime) -> float:
@@ -359,3 +367,106 @@ def _waiting(ranks: Sequence[GpuTime]) -> float | None:
         shortest_s = min(each.run_s for each in same)
         waited_s += sum(max(0.0, each.exposed_s - shortest_s) for each in same)
     return waited_s / sum(one.steps for one in ranks)
+
+
+# ---------------------------------------------------------------- traces of torch.profiler
+#
+# In the span of the traced steps, each moment counts once (union of intervals on the GPU):
+#
+#     span = computing + communication that no computing hides + idle
+#
+# Communication is the kernels of NCCL, RCCL and MSCCL. Computing is all other kernels, copies and fills. Fields
+# are those of Kineto's Chrome trace events: `ts` and `dur` are in microseconds.
+
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+# Parts of kernel names: NCCL and RCCL; MSCCL and MSCCL++, which RCCL uses on some GPUs.
+COMMUNICATION = ("nccl", "msccl")
+MICRO = 1e-6
+
+# Begin and end, in microseconds.
+Interval = tuple[float, float]
+
+
+class Event(Record, frozen=True, kw_only=True):
+    name: str = ""
+    cat: str = ""
+    ts: float | str = 0.0
+    dur: float = 0.0
+
+    @property
+    def interval(self) -> Interval:
+        """Begin and end. Raises msgspec.DecodeError if `ts` is no number."""
+        try:
+            begin = float(self.ts)
+        except ValueError:
+            raise msgspec.DecodeError(f"`ts` of {self.name!r} is no number: {self.ts!r}") from None
+        return begin, begin + self.dur
+
+    @property
+    def communicates(self) -> bool:
+        name = self.name.lower()
+        return self.cat == "kernel" and any(library in name for library in COMMUNICATION)
+
+
+class Trace(Record, frozen=True, kw_only=True, rename="camel"):
+    trace_events: tuple[Event, ...]
+
+
+def gpu_time(trace: bytes, steps: int) -> GpuTime | None:
+    """Return what the GPU did in the `steps` traced steps; None without GPU events. Raises msgspec.DecodeError."""
+    try:
+        events = msgspec.json.decode(trace, type=Trace).trace_events
+    except UnicodeDecodeError as error:  # msgspec does not catch it
+        raise msgspec.DecodeError(str(error)) from None
+    spans = (event.interval for event in events if event.name == TRACED and event.cat == "user_annotation")
+    first, end = next(spans, (0.0, 0.0))
+    # The device is idle at both ends of the span.
+    on_gpu = [event for event in events if event.cat in ON_GPU and first <= event.interval[0] < end]
+    if not on_gpu:
+        return None
+    on_gpu.sort(key=lambda event: event.interval)
+    computing = [event for event in on_gpu if not event.communicates]
+    busy = _union(event.interval for event in computing)
+    collectives = tuple(_collectives([event for event in on_gpu if event.communicates], busy))
+    durations: dict[str, list[float]] = defaultdict(list)
+    for event in computing:
+        durations[event.name].append(event.dur)
+    span_s, compute_s = MICRO * (end - first), MICRO * sum(until - begin for begin, until in busy)
+    return GpuTime(
+        steps=steps,
+        span_s=span_s,
+        compute_s=compute_s,
+        idle_s=span_s - compute_s - sum(collective.exposed_s for collective in collectives),
+        kernels=tuple(
+            Kernels(name=name, count=len(each), run_s=MICRO * sum(each)) for name, each in durations.items()
+        ),
+        collectives=collectives,
+    )
+
+
+def _union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Merge intervals that overlap or touch; they are sorted."""
+    joined: list[Interval] = []
+    for begin, end in intervals:
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def _collectives(events: Iterable[Event], busy: Sequence[Interval]) -> Iterator[Collective]:
+    """In order of start, each with the time that neither computing nor an earlier one covers. `busy` is sorted and
+    may have 100,000 intervals."""
+    covered_until = -inf
+    for event in events:
+        begin, end = event.interval
+        begin, covered_until = min(max(begin, covered_until), end), max(end, covered_until)
+        hidden = 0.0
+        for number in range(bisect_right(busy, begin, key=itemgetter(1)), len(busy)):
+            first, last = busy[number]
+            if first >= end:
+                break
+            hidden += min(last, end) - max(first, begin)
+        exposed_us = end - begin - hidden
+        yield Collective(name=event.name, run_s=MICRO * event.dur, exposed_s=MICRO * exposed_us)

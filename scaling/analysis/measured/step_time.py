@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from scaling.analysis.statistics.intervals import quantile, variance
 from scaling.records.events import Failed, Finished, Window
 from scaling.records.point import Record
-from scaling.records.run import PointRecord, RankRecord
+from scaling.records.run import PointRecord
 
 # ---------------------------------------------------------------- windows that belong to the warm-up
 
@@ -38,20 +38,15 @@ ROUNDING = 1e-9
 def settled(ranks: Sequence[Mapping[int, float]]) -> int:
     """Return the index of the first window that counts; earlier ones are left out on all ranks.
 
-    `ranks` are logarithms of step times by window; if windows differ, each rank is taken about its own mean.
+    `ranks` are logarithms of step times by window, each taken about its own mean, since windows may differ.
     """
-    if len(ranks) == 1 or len(set(map(frozenset, ranks))) == 1:
-        values = [sum(same) / len(ranks) for same in zip(*(rank.values() for rank in ranks), strict=True)]
-        indices = list(ranks[0])
-    else:
-        by_index: dict[int, list[float]] = {}
-        for rank in ranks:
-            level = fmean(rank.values()) if rank else 0.0
-            for index, value in rank.items():
-                by_index.setdefault(index, []).append(value - level)
-        indices = sorted(by_index)
-        values = [fmean(by_index[index]) for index in indices]
-    return indices[truncation(values)] if indices else 0
+    by_index: dict[int, list[float]] = {}
+    for rank in ranks:
+        level = fmean(rank.values()) if rank else 0.0
+        for index, value in rank.items():
+            by_index.setdefault(index, []).append(value - level)
+    indices = sorted(by_index)
+    return indices[truncation([fmean(by_index[index]) for index in indices])] if indices else 0
 
 
 def truncation(values: Sequence[float]) -> int:
@@ -63,26 +58,20 @@ def truncation(values: Sequence[float]) -> int:
     count = len(values)
     if count < LEAST_WINDOWS:
         return 0
-    best = _least_error(values)
-    if best == 0:
-        return 0
-    head, rest = values[:best], values[best:]
-    if len(rest) < 3:
-        return 0
-    error = sqrt(variance(rest) * (1 / len(head) + 1 / len(rest)))
-    apart = max(ROUNDING, quantile(len(rest) - 1, SETTLED_CONFIDENCE) * error)
-    return best if abs(fmean(head) - fmean(rest)) > apart else 0
-
-
-def _least_error(values: Sequence[float]) -> int:
-    count, level = len(values), fmean(values)
+    level = fmean(values)
     total = squares = 0.0
     errors: list[float] = []  # from the last value backwards
     for kept, value in enumerate(reversed(values), start=1):
         total += value - level
         squares += (value - level) ** 2
         errors.append((squares - total * total / kept) / kept**2)
-    return min(range(count // 2 + 1), key=lambda first: errors[count - first - 1])
+    best = min(range(count // 2 + 1), key=lambda first: errors[count - first - 1])
+    head, rest = values[:best], values[best:]
+    if best == 0 or len(rest) < 3:
+        return 0
+    error = sqrt(variance(rest) * (1 / len(head) + 1 / len(rest)))
+    apart = max(ROUNDING, quantile(len(rest) - 1, SETTLED_CONFIDENCE) * error)
+    return best if abs(fmean(head) - fmean(rest)) > apart else 0
 
 
 # ---------------------------------------------------------------- step time
@@ -120,17 +109,21 @@ def step_time(record: PointRecord) -> StepTime | None:
     """
     if not isinstance(record.outcome, Finished):
         return None
-    has_turns = record.point.kind == "each"
+    has_turns, dilate = record.point.kind == "each", record.point.hardware.dilate
     ranks = [rank for rank in record.ranks if rank.windows or not has_turns]
     # Side by side, all points are equally warm.
-    logs = [_logs(rank.windows, record.point.hardware.dilate) for rank in ranks]
+    logs = [_logs(rank.windows, dilate) for rank in ranks]
     kept = settled(logs) if record.epoch is None and logs else 0
-    seats = [_seat(rank, record, blocks, kept) for rank, blocks in zip(ranks, logs, strict=True)]
-    if not seats or None in seats:
-        return None
-    times = [seat for seat in seats if seat is not None]
-    by_launch_rank = {rank.launch_rank: seat for rank, seat in zip(ranks, times, strict=True)}
-    return _joined(by_launch_rank, record.epoch, by_rates=has_turns or not record.synchronous)
+    seats: dict[int, SeatTime] = {}
+    for rank, blocks in zip(ranks, logs, strict=True):
+        windows = [window for window in rank.windows if window.index >= kept]
+        steps, seconds = sum(one.steps for one in windows), sum(one.seconds for one in windows)
+        if not steps or seconds <= 0:
+            return None
+        counted = {index: value for index, value in blocks.items() if index >= kept}
+        seats[rank.launch_rank] = SeatTime(step_s=seconds / steps / dilate, blocks=counted)
+    by_rates = has_turns or not record.synchronous
+    return _joined(seats, record.epoch, by_rates=by_rates) if seats else None
 
 
 def _joined(seats: dict[int, SeatTime], epoch: int | None, *, by_rates: bool) -> StepTime:
@@ -199,7 +192,7 @@ def beside_s(record: PointRecord) -> float | None:
 
 
 def _inspected(record: PointRecord, by_rank: Iterable[Sequence[Window]]) -> list[Sequence[Window]]:
-    return [windows for windows in by_rank if windows] if isinstance(record.outcome, Finished) else []
+    return list(filter(None, by_rank)) if isinstance(record.outcome, Finished) else []
 
 
 def _step_s(windows: Sequence[Window]) -> float:
@@ -218,17 +211,6 @@ def _late(same: Sequence[Window]) -> float:
 def _logs(windows: Iterable[Window], dilate: float) -> Blocks:
     timed = ((w.index, w.end_s - w.start_s, w.steps * dilate) for w in windows)
     return {index: log(seconds / steps) for index, seconds, steps in timed if steps and seconds > 0}
-
-
-def _seat(rank: RankRecord, record: PointRecord, blocks: Blocks, kept: int) -> SeatTime | None:
-    windows = [window for window in rank.windows if window.index >= kept] if kept else rank.windows
-    steps = sum(window.steps for window in windows)
-    seconds = sum(window.seconds for window in windows)
-    if not steps or seconds <= 0:
-        return None
-    if kept:
-        blocks = {index: value for index, value in blocks.items() if index >= kept}
-    return SeatTime(step_s=seconds / steps / record.point.hardware.dilate, blocks=blocks)
 
 
 def by_rate(harmonic_s: float, seats: Iterable[tuple[float, Blocks]]) -> Blocks:

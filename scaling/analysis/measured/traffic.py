@@ -19,12 +19,11 @@ from scaling.records.crossing import Bounds
 from scaling.records.events import Finished
 from scaling.records.network import ANY, GBIT, NcclChoice, Place
 from scaling.records.point import SERVER, Record
-from scaling.records.run import HelperRecord, PointRecord, RankRecord
-from scaling.records.telemetry import Telemetry, Traffic
+from scaling.records.run import PointRecord, RankRecord
+from scaling.records.telemetry import Telemetry
 from scaling.text import several
 
 # ---------------------------------------------------------------- nccl
-
 
 # Algorithms of fewer bytes carry the counters and flags of a step, and no gradients.
 LEAST_BYTES = 0.05
@@ -57,33 +56,30 @@ def joined_choices(told: Sequence[NcclChoice]) -> NcclChoice | None:
 
 
 def _each(words: Iterable[str]) -> list[str]:
-    return sorted({word for word in words if word})
+    return sorted(set(filter(None, words)))
 
 
 def nccl_text(choice: NcclChoice) -> str:
     """`NET/IB on mlx5_0,mlx5_1 with GPUDirect, P2P/CUMEM, tree simple`; "" where it connected nobody."""
-    names = sorted(choice.transports, key=lambda name: not name.startswith(("NET/", "COLLNET/")))
-    said = [_network(name, choice) if "NET/" in name else name for name in names]
-    if not said:
+    if not choice.transports:
         return ""
-    told = _algorithms(choice.algorithms)
+    provider = f" ({choice.provider})" if choice.provider else ""
+    on = f" on {','.join(choice.cards)}" if choice.cards else ""
+    said = []
+    for name in sorted(choice.transports, key=lambda name: not name.startswith(("NET/", "COLLNET/"))):
+        direct = "" if name == "NET/Socket" else _gpu_direct(choice)
+        said.append(f"{name}{provider}{on}{direct}" if "NET/" in name else name)
+    # Those of the gradients, by their share of the bytes.
+    whole = sum(choice.algorithms.values())
+    ordered = sorted(choice.algorithms.items(), key=lambda item: -item[1])
+    told = [name for name, count in ordered if count >= LEAST_BYTES * whole]
     return ", ".join((*said, *(told or (["NVLS set up"] if choice.nvls else []))))
 
 
-def _network(name: str, choice: NcclChoice) -> str:
-    on = f" on {','.join(choice.cards)}" if choice.cards else ""
-    provider = f" ({choice.provider})" if choice.provider else ""
-    direct = " with GPUDirect" if choice.gpu_direct else " without GPUDirect"
-    if choice.gpu_direct not in (0, choice.over_network):
-        direct += f" on {choice.gpu_direct} of {choice.over_network} connections"
-    return f"{name}{provider}{on}{'' if name == 'NET/Socket' else direct}"
-
-
-def _algorithms(byte_counts: Mapping[str, int]) -> list[str]:
-    """Those of the gradients, by their share of the bytes."""
-    whole = sum(byte_counts.values())
-    ordered = sorted(byte_counts.items(), key=lambda item: -item[1])
-    return [name for name, count in ordered if count >= LEAST_BYTES * whole]
+def _gpu_direct(choice: NcclChoice) -> str:
+    count, of = choice.gpu_direct, choice.over_network
+    part = "" if count in (0, of) else f" on {count} of {of} connections"
+    return f" {'with' if count else 'without'} GPUDirect{part}"
 
 
 def with_algorithms(exchange: NcclChoice | None, comm: NcclChoice | None) -> NcclChoice | None:
@@ -95,10 +91,10 @@ def with_algorithms(exchange: NcclChoice | None, comm: NcclChoice | None) -> Ncc
 
 def nccl_notes(records: Sequence[PointRecord]) -> Iterator[str]:
     """Yield NCCL's warnings, and a note if sockets were used although RDMA is available."""
-    ranks = [rank for record in records for rank in record.ranks]
     found = nccl_choices(records)
     if found is None:
         return
+    ranks = (rank for record in records for rank in record.ranks)
     lost = _each(one.host for one in ranks if one.nccl and one.place.hca and "NET/Socket" in one.nccl.transports)
     if lost:
         yield f"NCCL used sockets on {several(lost)} although RDMA is available"
@@ -158,14 +154,15 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
     busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     watched_s, slowed = 0.0, 1.0
     for record in records:
-        found = list(_flows(record))
-        if not found or not isinstance(record.outcome, Finished):
+        nodes = {flow.address: one.host for one in record.children for flow in one.telemetry.flows}
+        flows = [(one.host, flow) for one in record.children for flow in one.telemetry.flows if flow.peer in nodes]
+        if not flows or not isinstance(record.outcome, Finished):
             continue
         watched_s += max(_watched_s(rank, record.epoch) for rank in record.ranks)
         slowed = record.point.hardware.link_divisor
-        for path, count, seconds in found:
-            sent[path] += count
-            busy_s[path] += seconds
+        for host, flow in flows:
+            sent[host, nodes[flow.peer]] += flow.sent_bytes
+            busy_s[host, nodes[flow.peer]] += flow.busy_s
     least = LEAST_PART * max(sent.values(), default=0.0)
     carried = [
         Path(
@@ -220,15 +217,6 @@ def path_rate(bits_per_s: float) -> str:
     return f"{bits_per_s / 1e6:.3g} Mb/s"
 
 
-def _flows(record: PointRecord) -> Iterator[tuple[tuple[str, str], float, float]]:
-    """((node, peer), bytes, busy seconds)."""
-    nodes = {flow.address: one.host for one in record.children for flow in one.telemetry.flows}
-    for one in record.children:
-        for flow in one.telemetry.flows:
-            if flow.peer in nodes:
-                yield (one.host, nodes[flow.peer]), flow.sent_bytes, flow.busy_s
-
-
 # ---------------------------------------------------------------- traffic receipt
 
 Verdict = Literal["VERIFIED", "MISLABELLED", "UNSENT", "UNVERIFIED"]
@@ -256,18 +244,23 @@ class Receipt(Record, frozen=True, kw_only=True):
     why: str = ""
 
     @property
+    def right_bytes(self) -> int:
+        """Bytes sent on the requested cards."""
+        return sum(self.sent_bytes.get(card, 0) for card in self.wanted)
+
+    @property
     def share(self) -> float:
         """Part of all sent bytes on the requested cards."""
         total = sum(self.sent_bytes.values())
-        return sum(self.sent_bytes.get(card, 0) for card in self.wanted) / total if total else 0.0
+        return self.right_bytes / total if total else 0.0
 
     @property
     def over_expected(self) -> Bounds | None:
         """Bytes sent on the requested cards, over the most and over the least expected bytes."""
         if not self.expected_bytes:
             return None
-        sent = sum(self.sent_bytes.get(card, 0) for card in self.wanted)
-        return sent / (self.expected_most_bytes or self.expected_bytes), sent / self.expected_bytes
+        most = self.expected_most_bytes or self.expected_bytes
+        return self.right_bytes / most, self.right_bytes / self.expected_bytes
 
 
 def of_row(records: Iterable[PointRecord]) -> Receipt | None:
@@ -276,13 +269,12 @@ def of_row(records: Iterable[PointRecord]) -> Receipt | None:
     if not found:
         return None
     worst = min(found, key=lambda one: ORDER.index(one.verdict))
-    return Receipt(
-        verdict=worst.verdict,
+    return replace(
+        worst,
         wanted=tuple(dict.fromkeys(chain.from_iterable(one.wanted for one in found))),
         sent_bytes=dict(sum((Counter(one.sent_bytes) for one in found), Counter())),
         expected_bytes=_sum([one.expected_bytes for one in found]),
         expected_most_bytes=_sum([one.expected_most_bytes for one in found]),
-        why=worst.why,
     )
 
 
@@ -291,33 +283,41 @@ def _sum(found: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(found) else None
 
 
+# Card -> bytes sent.
+Counted = Mapping[str, int]
+
+
 def of(record: PointRecord) -> Receipt | None:
     """Return the receipt of one record; None if it failed or nothing crosses nodes."""
     hosts = set(record.hosts) | {one.host for one in record.helpers if one.name.startswith(SERVER)}
     if not isinstance(record.outcome, Finished) or len(hosts) < 2 or record.pattern in ("", "inside"):
         return None
-    counted, places = {one.host: _own(one.telemetry) for one in _first_children(record)}, _places(record)
+    places: dict[str, Place] = {}
+    read: dict[str, Telemetry] = {}
+    for child in record.children:
+        places.setdefault(child.host, child.place)
+        if child.telemetry.traffic:
+            read.setdefault(child.host, child.telemetry)
+    counted = {host: _own(telemetry) for host, telemetry in read.items()}
     by_nccl = any(BY_NCCL in rank.environ for rank in record.ranks)
     wanted = {
-        name: _wanted(place, counted.get(name, ())) if by_nccl else (place.interface,)
-        for name, place in places.items()
+        host: _wanted(place, counted.get(host, {})) if by_nccl else (place.interface,)
+        for host, place in places.items()
     }
     sent, wrong = Counter[str](), Counter[str]()
-    for name, carried in counted.items():
-        sent.update({one.name: one.sent_bytes for one in carried})
-        wrong.update({one.name: one.sent_bytes for one in carried if one.name not in wanted[name]})
+    for host, carried in counted.items():
+        sent.update(carried)
+        wrong.update({card: count for card, count in carried.items() if card not in wanted[host]})
     least, most = _expected(record)
-    unread = [
-        f"{card} of {name}"
-        for name, place in places.items()
-        for card in place.hca.split(",")
-        if card not in ("", ANY) and not _wanted(replace(place, hca=card), counted.get(name, ()))
-    ]
-    verdict, why = _judged(hosts - set(counted), sent, wrong, least, unread, sees_all=_sees_all(record, counted))
-    cards = tuple(sorted({card for cards in wanted.values() for card in cards}))
+    verdict, why = _judged(sent, wrong, least)
+    if silent := hosts - set(counted):
+        verdict, why = "UNVERIFIED", f"no counters of {', '.join(sorted(silent))}"
+    elif verdict == "UNSENT":
+        verdict, more = _unsent(places, counted, read.values())
+        why += more
     return Receipt(
         verdict=verdict,
-        wanted=cards,
+        wanted=tuple(sorted(set(chain.from_iterable(wanted.values())))),
         sent_bytes=dict(sent),
         expected_bytes=least,
         expected_most_bytes=most,
@@ -325,25 +325,12 @@ def of(record: PointRecord) -> Receipt | None:
     )
 
 
-def _judged(
-    silent: set[str],
-    sent: Mapping[str, int],
-    wrong: Mapping[str, int],
-    expected: float | None,
-    unread: Sequence[str],
-    *,
-    sees_all: bool,
-) -> tuple[Verdict, str]:
+def _judged(sent: Counted, wrong: Counted, expected: float | None) -> tuple[Verdict, str]:
     total = sum(sent.values())
-    if silent:
-        return "UNVERIFIED", f"no counters of {', '.join(sorted(silent))}"
     if expected is None:
         return "UNVERIFIED", f"the counters saw {total / 1e6:.1f} MB; the expected bytes are not known"
     if total < LEAST_SEEN * expected:
-        why = f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must be sent"
-        why += f"; no byte counters of {', '.join(unread)}" if unread else ""
-        other = "and no node has an RDMA card; a strategy that sends less must define bytes_per_step"
-        return ("UNSENT", f"{why}, {other}") if sees_all else ("UNVERIFIED", why)
+        return "UNSENT", f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must be sent"
     if not total:
         return "UNVERIFIED", "the counters saw nothing"
     if (total - sum(wrong.values())) / total >= LEAST_SHARE:
@@ -352,78 +339,54 @@ def _judged(
     return "MISLABELLED", f"{wrong[other] / total:.0%} of the bytes went over {other}"
 
 
-# ---------------------------------------------------------------- counted bytes
+def _unsent(
+    places: Mapping[str, Place], counted: Mapping[str, Counted], read: Iterable[Telemetry]
+) -> tuple[Verdict, str]:
+    """Judge bytes that no counter saw: they were not sent if nothing can bypass the counters (no RDMA, counters
+    that move, an own address of each host). Return also the rest of the text."""
+    unread = [
+        f"{card} of {host}"
+        for host, place in places.items()
+        for card in place.hca.split(",")
+        if card not in ("", ANY) and not _wanted(replace(place, hca=card), counted.get(host, {}))
+    ]
+    why = f"; no byte counters of {', '.join(unread)}" if unread else ""
+    has_cards = any(place.hca or place.plugin for place in places.values())
+    has_ports = any("/" in card for carried in counted.values() for card in carried)
+    moves = all(any(one.sent_bytes for one in telemetry.traffic) for telemetry in read)
+    if has_cards or has_ports or not moves or len({place.address for place in places.values()}) < len(places):
+        return "UNVERIFIED", why
+    return "UNSENT", f"{why}, and no node has an RDMA card; a strategy that sends less must define bytes_per_step"
 
 
-def _sees_all(record: PointRecord, counted: Mapping[str, Sequence[Traffic]]) -> bool:
-    """Whether no byte can bypass the counters: no RDMA, counters that move, an own address of each host."""
-    places = _places(record).values()
-    has_cards = any(place.hca or place.plugin for place in places)
-    has_ports = any("/" in one.name for carried in counted.values() for one in carried)
-    own = len({place.address for place in places}) == len(places)
-    moves = all(any(one.sent_bytes for one in child.telemetry.traffic) for child in _first_children(record))
-    return own and moves and not has_cards and not has_ports
+def _own(telemetry: Telemetry) -> Counted:
+    """What the cards sent beyond what they carry when idle."""
+    idle = {one.name: one.sent_bytes for one in telemetry.idle_traffic}
+    return {one.name: max(0, one.sent_bytes - idle.get(one.name, 0)) for one in telemetry.traffic}
 
 
-def _first_children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
-    found: dict[str, RankRecord | HelperRecord] = {}
-    for one in record.children:
-        if one.telemetry.traffic:
-            found.setdefault(one.host, one)
-    return found.values()
-
-
-def _own(telemetry: Telemetry) -> tuple[Traffic, ...]:
-    idle = {one.name: one for one in telemetry.idle_traffic}
-    return tuple(
-        replace(
-            one,
-            received_bytes=max(0, one.received_bytes - idle[one.name].received_bytes),
-            sent_bytes=max(0, one.sent_bytes - idle[one.name].sent_bytes),
-        )
-        if one.name in idle
-        else one
-        for one in telemetry.traffic
-    )
-
-
-def _places(record: PointRecord) -> dict[str, Place]:
-    found: dict[str, Place] = {}
-    for one in record.children:
-        found.setdefault(one.host, one.place)
-    return found
-
-
-def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
+def _wanted(place: Place, carried: Iterable[str]) -> tuple[str, ...]:
     """Where NCCL's bytes should go: the ports of the RDMA cards, or else the interface; by a plugin without RDMA
     cards, any."""
     if place.plugin and not place.hca:
-        return tuple(one.name for one in carried)
-    ports = [one.name for one in carried if "/" in one.name]
+        return tuple(carried)
+    ports = [name for name in carried if "/" in name]
     if place.hca == ANY:
         return (place.interface, *ports)
     cards = {card.replace(":", "/") for card in place.hca.split(",") if card}
     return tuple(port for port in ports if {port, port.partition("/")[0]} & cards) if cards else (place.interface,)
 
 
-# ---------------------------------------------------------------- expected bytes
-
-
 def _expected(record: PointRecord) -> tuple[float | None, float | None]:
-    """Least and most bytes between nodes while the counters ran; None if the strategy does not know them.
+    """Least and most bytes between nodes while the counters ran, in all windows, repeated ones included, and the
+    uncounted steps before them; None if the strategy does not know them.
 
     Rank 0 gives them for all ranks. Asynchronous ranks give their own, which are a lower bound.
     """
-    ranks = record.ranks[:1] if record.synchronous else record.ranks
-    least, most = zip(*(_of_rank(rank, record.epoch) for rank in ranks), strict=True)
+    found: list[tuple[float | None, float | None]] = []
+    for rank in record.ranks[:1] if record.synchronous else record.ranks:
+        known = rank.ready.crossing_bytes_per_step if rank.ready else None
+        steps = sum(one.steps for one in (*rank.windows, *rank.disturbed)) + rank.uncounted_steps(record.epoch)
+        found.append((known[0] * steps, known[1] * steps) if known else (None, None))
+    least, most = zip(*found, strict=True)
     return _sum(least), _sum(most)
-
-
-def _of_rank(rank: RankRecord, epoch: int | None) -> tuple[float | None, float | None]:
-    """Counts all windows, repeated ones included, and the uncounted steps before them."""
-    if rank.ready is None or rank.ready.crossing_bytes_per_step is None:
-        return None, None
-    windows = (*rank.windows, *rank.disturbed)
-    steps = sum(window.steps for window in windows) + rank.uncounted_steps(epoch)
-    least, most = rank.ready.crossing_bytes_per_step
-    return least * steps, most * steps

@@ -24,7 +24,7 @@ from math import expm1
 from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
-from scaling.analysis.statistics.intervals import Estimate, variance
+from scaling.analysis.statistics.intervals import Estimate, differences, variance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,20 +52,26 @@ class Layout:
     """One contest: logarithms of step times by rival and round, and the framework of each rival."""
 
     def __init__(self, logs: Sequence[Mapping[int, float]], frameworks: Sequence[str]) -> None:
-        self._frameworks = frameworks
-        self._pairs = {(i, j): _difference(logs[i], logs[j]) for i, j in combinations(range(len(logs)), 2)}
+        self._pairs: dict[tuple[int, int], Difference] = {}
+        self.kinds: dict[tuple[int, int], Hashable] = {}
+        for one, other in combinations(range(len(logs)), 2):
+            # The variances of pairs of the same frameworks may resemble each other.
+            self.kinds[one, other] = frozenset((frameworks[one], frameworks[other]))
+            if values := list(differences(logs[other], logs[one]).values()):
+                of_round = variance(values) if len(values) > 1 else None
+                self._pairs[one, other] = Difference(fmean(values), of_round, len(values))
 
     def difference(self, one: int, other: int) -> Difference | None:
         """Return the second's logarithm minus the first's; None without a shared round."""
         if one > other:
-            found = self._pairs[other, one]
+            found = self._pairs.get((other, one))
             return found and found._replace(mean=-found.mean)
-        return self._pairs[one, other]
+        return self._pairs.get((one, other))
 
     @cached_property
     def tested(self) -> dict[tuple[int, int], Difference]:
         """The pairs that share at least two rounds."""
-        return {pair: one for pair, one in self._pairs.items() if one is not None and one.variance is not None}
+        return {pair: one for pair, one in self._pairs.items() if one.variance is not None}
 
     @property
     def count(self) -> int:
@@ -75,18 +81,7 @@ class Layout:
     @property
     def rounds(self) -> int:
         """Largest number of rounds that two rivals share."""
-        return max((one.rounds for one in self._pairs.values() if one), default=0)
-
-    def kind(self, pair: tuple[int, int]) -> Hashable:
-        """Return the frameworks of a pair: the variances of its kind may resemble each other."""
-        return frozenset(self._frameworks[rival] for rival in pair)
-
-
-def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-    values = [other[number] - one[number] for number in sorted(one.keys() & other.keys())]
-    if not values:
-        return None
-    return Difference(fmean(values), variance(values) if len(values) > 1 else None, len(values))
+        return max((one.rounds for one in self._pairs.values()), default=0)
 
 
 class Table:
@@ -102,7 +97,7 @@ class Table:
 
         found = [layout.tested[pair] for layout, pair in self._places]
         variances, rounds = ([one.variance or 0.0 for one in found], [round(more * one.rounds) for one in found])
-        kinds = [layout.kind(pair) for layout, pair in self._places]
+        kinds = [layout.kinds[pair] for layout, pair in self._places]
         return tested(np.array(variances), np.array(rounds, float), kinds)
 
     @cached_property
@@ -114,12 +109,12 @@ class Table:
         found = layout.difference(one, other)
         if found is None:
             return None
-        if found.variance is None:
-            return Estimate(mean=expm1(found.mean), low=None, high=None, n=1)
-        at = self._at[layout, (min(one, other), max(one, other))]
+        at = self._at.get((layout, (min(one, other), max(one, other))))
+        if at is None:
+            return Estimate(mean=found.mean, low=None, high=None, n=1).each(expm1)
         half, df = float(self._now.half[at]), int(self._now.df[at])
-        low, high = expm1(found.mean - half), expm1(found.mean + half)
-        return Estimate(mean=expm1(found.mean), low=low, high=high, n=found.rounds, df=df)
+        low, high = found.mean - half, found.mean + half
+        return Estimate(mean=found.mean, low=low, high=high, n=found.rounds, df=df).each(expm1)
 
     def detects(self, layout: Layout, one: int, other: int) -> float | None:
         """Return the smallest true difference of a pair, as a fraction, that is found in 80 of 100 tables."""

@@ -1,4 +1,4 @@
-"""Confidence intervals over rounds, steady state, additive fits, and tests between launches.
+"""Confidence intervals over rounds, steady state, additive fits, tests between launches and against a line.
 
 Windows of one point are not independent, so no interval is formed from them.
 """
@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import exp, fsum, log, sqrt
+from itertools import pairwise
+from math import ceil, exp, fsum, log, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from scaling.records.point import Kind, Record
+from scaling.records.run import FAIL, NO_VERDICT, PASS, Criterion, Look
 
 # ---------------------------------------------------------------- one row alone
 
 STEADY_WINDOWS = 4
 TRIMMED = 0.2
+# Part of the variance implied by windows: this is an estimate too, and the larger of two estimates is biased up.
+FLOOR = 0.5
 
 
 class Estimate(Record, frozen=True, kw_only=True):
@@ -43,21 +47,22 @@ class Estimate(Record, frozen=True, kw_only=True):
         """Whether the interval holds zero; False without an interval."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
+    def each(self, change: Callable[[float], float]) -> Estimate:
+        """Return the estimate with its mean and the ends of its interval changed."""
+        low, high = (None if end is None else change(end) for end in (self.low, self.high))
+        return replace(self, mean=change(self.mean), low=low, high=high)
+
     def times(self, factor: float) -> Estimate:
         """Return the estimate of the value times `factor`."""
-        return replace(self, mean=self.mean * factor, **self._ends(lambda end: end * factor))
+        return self.each(lambda value: value * factor)
 
     def plus(self, more: float) -> Estimate:
         """Return the estimate of the value plus `more`."""
-        return replace(self, mean=self.mean + more, **self._ends(lambda end: end + more))
+        return self.each(lambda value: value + more)
 
     def exp(self) -> Estimate:
         """Return the estimate of the exponential."""
-        return replace(self, mean=exp(self.mean), **self._ends(exp))
-
-    def _ends(self, changed: Callable[[float], float]) -> dict[str, float | None]:
-        ends = {"low": self.low, "high": self.high}
-        return {name: None if end is None else changed(end) for name, end in ends.items()}
+        return self.each(exp)
 
 
 @lru_cache(maxsize=1024)
@@ -100,15 +105,20 @@ def student(mean: float, variance_of_mean: float, n: int, df: int, confidence: f
     return Estimate(mean=mean, low=mean - half, high=mean + half, n=n, df=df)
 
 
-def interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Return the mean of one value per round with Student's interval. Raises ValueError without a value."""
+def interval(values: Sequence[float], confidence: float = 0.95, floor: float = 0.0) -> Estimate:
+    """Return the mean of one value per round with Student's interval. Raises ValueError without a value.
+
+    `floor` is the variance of the mean that windows imply. The variances of other cells are no help: pooled after
+    a test of equality at 25 %, intervals of a cell twice as noisy as the others hold the truth in 85 to 92 of 100
+    cases; of equal cells they are 14 % narrower at six rounds.
+    """
     n = len(values)
     if n == 0:
         raise ValueError("an interval needs at least one round")
     mean = fmean(values)
     if n == 1:
         return Estimate(mean=mean, low=None, high=None, n=1)
-    return student(mean, variance(values) / n, n, n - 1, confidence)
+    return student(mean, max(variance(values) / n, FLOOR * floor), n, n - 1, confidence)
 
 
 def geometric(values: Sequence[float]) -> Estimate:
@@ -116,29 +126,31 @@ def geometric(values: Sequence[float]) -> Estimate:
     return interval([log(value) for value in values]).exp()
 
 
-def trimmed_mean(values: Sequence[float]) -> float:
-    """Return the mean without the lowest and the highest fifth (Tukey & McLaughlin, 1963)."""
-    ordered, cut = sorted(values), _cut(len(values))
-    return fmean(ordered[cut : len(ordered) - cut])
-
-
-def trimmed_variance(values: Sequence[float]) -> float | None:
-    """Return the variance of `trimmed_mean` by the winsorized values (ibid.); None for fewer than two values."""
+def trimmed(values: Sequence[float]) -> Side:
+    """Return the mean without the lowest and the highest fifth (Tukey & McLaughlin, 1963). Its variance is of the
+    winsorized values (ibid.; 0 for one value), on the number of kept values - 1 (Yuen, 1974)."""
     ordered, count = sorted(values), len(values)
-    if count < 2:
-        return None
-    cut = _cut(count)
-    low, high = ordered[cut], ordered[count - cut - 1]
-    return variance([min(max(value, low), high) for value in ordered]) * count / (count - 2 * cut) ** 2
+    cut = int(TRIMMED * count)
+    low, high, kept = ordered[cut], ordered[count - cut - 1], count - 2 * cut
+    winsorized = [min(max(value, low), high) for value in ordered]
+    found = variance(winsorized) * count / kept**2 if count > 1 else 0.0
+    return Side(fmean(ordered[cut : count - cut]), found, kept - 1, count)
 
 
-def trimmed_df(count: int) -> int:
-    """Return the degrees of freedom of `trimmed_variance`: the number of kept values - 1 (Yuen, 1974)."""
-    return count - 2 * _cut(count) - 1
+class Line(NamedTuple):
+    """A straight line: its value at `middle`, its slope, and the sum of squares of the places about `middle`."""
+
+    middle: float
+    level: float
+    slope: float
+    squares: float
 
 
-def _cut(count: int) -> int:
-    return int(TRIMMED * count)
+def least_squares(points: Sequence[tuple[float, float]]) -> Line:
+    """Fit a line to (place, value), which are at least two places."""
+    middle, level = fmean(place for place, _ in points), fmean(value for _, value in points)
+    squares = sum((place - middle) ** 2 for place, _ in points)
+    return Line(middle, level, sum((at - middle) * (value - level) for at, value in points) / squares, squares)
 
 
 def is_distinguishable(difference: Estimate) -> bool:
@@ -197,10 +209,7 @@ class Lasting(Record, frozen=True, kw_only=True):
         return self.p < LASTING_ERROR / self.among and abs(self.change.mean) > LASTING_LEAST
 
 
-# ---------------------------------------------------------------- contrasts of paired rounds
-
-# Part of the variance implied by windows: this is an estimate too, and the larger of two estimates is biased up.
-FLOOR = 0.5
+# ---------------------------------------------------------------- paired rounds
 
 # Column -> row -> logarithm. Columns are cells or seats, rows are rounds.
 Layout = Mapping[str, Mapping[int, float]]
@@ -213,35 +222,13 @@ class Fit(NamedTuple):
     rows: Mapping[int, float]
 
 
-def contrast(by_round: Sequence[float], floor: float = 0.0) -> Estimate:
-    """Return the mean over rounds of a difference of two logarithms, with Student's interval of these rounds.
-
-    `floor` is the variance of the mean that windows imply. The variances of other cells are no help: pooled after
-    a test of equality at 25 %, intervals of a cell twice as noisy as the others hold the truth in 85 to 92 of 100
-    cases; of equal cells they are 14 % narrower at six rounds.
-    """
-    count = len(by_round)
-    if count == 1:
-        return interval(by_round)
-    return student(fmean(by_round), max(variance(by_round) / count, FLOOR * floor), count, count - 1)
-
-
 def additive(layout: Layout) -> Fit:
     """Fit columns + rows by least squares; cells of the layout may be missing."""
     numbers = sorted({number for column in layout.values() for number in column})
     if all(len(column) == len(numbers) for column in layout.values()):
-        return _balanced(layout, numbers)
-    return _unbalanced(layout, numbers)
-
-
-def _balanced(layout: Layout, numbers: Sequence[int]) -> Fit:
-    rows = {number: fmean(column[number] for column in layout.values()) for number in numbers}
-    level = fmean(rows.values())
-    columns = {name: fmean(column.values()) - level for name, column in layout.items()}
-    return Fit(columns, rows)
-
-
-def _unbalanced(layout: Layout, numbers: Sequence[int]) -> Fit:
+        rows = {number: fmean(column[number] for column in layout.values()) for number in numbers}
+        level = fmean(rows.values())
+        return Fit({name: fmean(column.values()) - level for name, column in layout.items()}, rows)
     # Imported here, because every rank imports this module and only rank 0 needs numpy.
     import numpy as np
 
@@ -250,8 +237,7 @@ def _unbalanced(layout: Layout, numbers: Sequence[int]) -> Fit:
     design = np.zeros((len(cells), len(names) + len(numbers)))
     for at, (column, row, _) in enumerate(cells):
         design[at, column] = design[at, len(names) + row] = 1.0
-    measured = np.array([value for _, _, value in cells])
-    found = np.linalg.lstsq(design, measured, rcond=None)[0]
+    found = np.linalg.lstsq(design, np.array([value for _, _, value in cells]), rcond=None)[0]
     level = float(found[: len(names)].mean())
     return Fit(
         {name: float(value) - level for name, value in zip(names, found, strict=False)},
@@ -266,7 +252,7 @@ def differences(one: Mapping[int, float], other: Mapping[int, float]) -> dict[in
 
 # ---------------------------------------------------------------- tests between launches
 #
-# Tests between launches: Welch's test of two means, and Holm's procedure for many tests.
+# Welch's test of two means, and Holm's procedure for many tests.
 #
 # Launches share no round, so nothing cancels between them. The variance of a difference is the sum of both sides'
 # (Welch, "The generalization of 'Student's' problem when several different population variances are involved",
@@ -379,3 +365,122 @@ def units_needed(found: Difference, level: float, half: float) -> int | None:
         if quantile(df, 1 - level) * found.se * sqrt(found.n / n) < half:
             return n
     return None
+
+
+# ---------------------------------------------------------------- a quantity against its line
+#
+# A group sequential test, one look after each round from the sixth on. The data are the logarithms of one quantity
+# by round, in the order of the rounds. The verdict is a function of them alone, so it can be computed again.
+#
+# * After k looks a bound is wrong with probability ERROR / (k (k + 1)). These sum up to ERROR over any number of
+#   looks (Bonferroni). Several quantities share ERROR.
+# * Bounds are Student's, with the variance of the mean of rounds correlated by PERSISTENCE, or by their own
+#   lag-one correlation if that is larger: s^2 / R (1 + r) / (1 - r), the variance of an AR(1) mean.
+# * A PASS needs rounds that are alike: no trend, no lag-one correlation beyond PERSISTENCE, no stalled round. It
+#   holds also if a part of the rounds, so rare that R rounds miss it with probability UNSEEN, is slower by STALL.
+# * A FAIL needs rounds without trend and correlation. It holds also if the mean drifts by twice DRIFT.
+#
+# `python -m tests.bench.certify` prints the error rates.
+
+# Probability of a false FAIL at the line, and of a false PASS.
+ERROR = 0.01
+FIRST_ROUNDS = 6
+# Correlation of a round with the one before it that every bound allows for, and the largest that is estimated.
+PERSISTENCE, MOST_PERSISTENCE = 0.3, 0.9
+# A stalled round takes 30 % longer. Outliers from LEAST_STALL on are named.
+STALL, LEAST_STALL, UNSEEN = 0.3, 0.05, 0.02
+# Half of a drift over the run that is not seen, and the least trend that is named, as fractions.
+DRIFT = 0.005
+# Levels of the tests of trend and of stalled rounds; normal quantile of the test of correlation.
+TREND_LEVEL, STALL_LEVEL, CORRELATED = 0.05, 0.01, 1.645
+
+
+def _seen(values: Sequence[float], noise: Sequence[float]) -> tuple[Side, str, str]:
+    """Judge the logarithms of a quantity by round; `noise` is the variance of each that its windows imply. Return
+    their mean, a trend or a correlation, and a round that took longer than the others; "" without."""
+    count, mean = len(values), fmean(values)
+    apart = [value - mean for value in values]
+    squares = fsum(one * one for one in apart)
+    lag = fsum(one * other for one, other in pairwise(apart)) / squares if squares else 0.0
+    # Bias of a lag-one correlation about an estimated mean: -(1 + 4 r) / R (Marriott & Pope, Biometrika 41, 1954).
+    lag = (count * lag + 1) / (count - 4)
+    kept = min(max(lag, PERSISTENCE), MOST_PERSISTENCE)
+    of_mean = max(squares / (count - 1), FLOOR * fmean(noise)) / count
+    correlated = lag > PERSISTENCE + CORRELATED / sqrt(count)
+    resembles = f"each round resembles the one before (correlation {min(lag, 1.0):.1f})" if correlated else ""
+    own = Side(mean, of_mean * (1 + kept) / (1 - kept), count - 1, count)
+    return own, _trend(apart, squares) or resembles, _stalled(apart, squares)
+
+
+def _trend(apart: Sequence[float], squares: float) -> str:
+    """Test the least-squares slope over rounds (Student's t)."""
+    count = len(apart)
+    places = [place - (count - 1) / 2 for place in range(count)]
+    width = fsum(place * place for place in places)
+    slope = fsum(place * one for place, one in zip(places, apart, strict=True)) / width
+    error = sqrt(max(squares - slope * slope * width, 0.0) / (count - 2) / width)
+    whole = slope * (count - 1)
+    if abs(slope) <= quantile(count - 2, 1 - TREND_LEVEL) * error or abs(whole) < DRIFT:
+        return ""
+    return f"it {'fell' if whole < 0 else 'rose'} by {100 * abs(whole):.1f} % from the first round to the last"
+
+
+def _stalled(apart: Sequence[float], squares: float) -> str:
+    """Test the slowest round against the others (Student's t, Bonferroni over rounds)."""
+    count = len(apart)
+    slowest = min(range(count), key=apart.__getitem__)
+    below = -apart[slowest] * count / (count - 1)
+    rest = max(squares - apart[slowest] ** 2 * count / (count - 1), 0.0)
+    error = sqrt(rest / (count - 2) * count / (count - 1))
+    if below <= max(quantile(count - 2, 1 - 2 * STALL_LEVEL / count) * error, log(1 + LEAST_STALL)):
+        return ""
+    return f"round {slowest + 1} was {100 * (1 - exp(-below)):.0f} % below the others"
+
+
+def unseen(rounds: int) -> float:
+    """Return how much lower a mean logarithm is if stalls occur that so many rounds miss."""
+    return (1 - exp(log(UNSEEN) / rounds)) * log(1 + STALL)
+
+
+def rounds_that_show(margin: float) -> int:
+    """Return the rounds after which the unseen part is below `margin`."""
+    part = min(margin / log(1 + STALL), 1 - UNSEEN)
+    return ceil(log(UNSEEN) / log(1 - part))
+
+
+def judged(criterion: Criterion, values: Sequence[float], noise: Sequence[float], among: int) -> Criterion:
+    """Return the criterion with its looks, until one decides; `among` criteria share the error.
+
+    `values` are the logarithms by round, `noise` the variances that their windows imply.
+    """
+    looks: list[Look] = []
+    doubt = f"{len(values)} rounds are too few; {FIRST_ROUNDS} are needed"
+    for rounds in range(FIRST_ROUNDS, len(values) + 1):
+        error = ERROR / ((len(looks) + 1) * (len(looks) + 2)) / among
+        look, result, doubt = _looked(criterion, values[:rounds], noise[:rounds], error)
+        looks.append(look)
+        if result != NO_VERDICT:
+            return replace(criterion, looks=tuple(looks), result=result, doubt="")
+    return replace(criterion, looks=tuple(looks), result=NO_VERDICT, doubt=doubt)
+
+
+def _looked(
+    criterion: Criterion, values: Sequence[float], noise: Sequence[float], error: float
+) -> tuple[Look, str, str]:
+    """Return the look, its result and why it does not decide."""
+    own, changes, stalled = _seen(values, noise)
+    beyond = welch(Side(log(criterion.line), criterion.line_variance, criterion.line_df, 0), own)
+    half = quantile(beyond.df, 1 - 2 * error) * (beyond.se or 0.0)
+    low, high = exp(own.mean - half), exp(own.mean + half)
+    look = Look(rounds=own.n, mean=exp(own.mean), low=low, high=high, error=error)
+    margin = beyond.mean - half
+    if beyond.mean + half < -DRIFT and not changes:
+        return look, FAIL, ""
+    if changes or stalled:
+        return look, NO_VERDICT, changes or stalled
+    if margin >= unseen(own.n):
+        return look, PASS, ""
+    if margin <= 0:
+        return look, NO_VERDICT, ""
+    needed = rounds_that_show(margin)
+    return look, NO_VERDICT, f"{own.n} rounds can miss rare stalls; about {needed} rounds would show them"

@@ -19,10 +19,9 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.cell import oversubscribed
 from scaling.analysis.statistics.intervals import known_mean
 from scaling.analysis.table.comparisons import contender
-from scaling.analysis.table.rows import Training
+from scaling.analysis.table.rows import Training, shared
 from scaling.quiet import notes
 from scaling.records.events import Evaluated, Failed
 from scaling.records.run import PointRecord
@@ -72,21 +71,20 @@ def _training(records: Sequence[PointRecord]) -> Training:
         tuple(map(top1, zip(*(rank.evaluations for rank in record.ranks), strict=False))) for record in well
     )
     seconds = [_epochs_s(record) for record in well]
+    by_epoch = (zip(*(rank.evaluations for rank in record.ranks), strict=False) for record in well)
+    evaluated = [[max(one.end_s - one.start_s for one in of) for of in epochs] for epochs in by_epoch]
     # Seconds up to the first epoch that reaches the target.
     target = inf if regime.target_top1 is None else regime.target_top1
     passed = (zip(curve, accumulate(of), strict=False) for curve, of in zip(curves, seconds, strict=True))
     reached = [until for of in passed for until in [s for value, s in of if value >= target][:1]]
     flags = {
         "FAILED": any(isinstance(record.outcome, Failed) for record in records),
-        "OVERSUBSCRIBED": oversubscribed(records),
+        "OVERSUBSCRIBED": any(record.oversubscribed for record in records),
         "ASYNC": not first.synchronous,
     }
     return Training(
+        **shared(Training, replace(point, regime=replace(regime, seed=0))),
         contender=contender(point),
-        workload=point.workload,
-        hardware=point.hardware,
-        world_size=point.world_size,
-        regime=replace(regime, seed=0),
         synchronous=first.synchronous,
         update_samples=point.global_batch_size if first.synchronous else point.workload.batch_size,
         flags=tuple(flag for flag, holds in flags.items() if holds),
@@ -102,7 +100,7 @@ def _training(records: Sequence[PointRecord]) -> Training:
         ),
         top1_by_seed=curves,
         train_s=known_mean(sum(each) for each in seconds),
-        evaluate_s=known_mean(map(_evaluation_s, well)),
+        evaluate_s=known_mean(sum(each) for each in evaluated),
         target_s=known_mean(reached),
         reached=len(reached),
         samples_per_s=known_mean(map(_samples_per_s, well)),
@@ -115,11 +113,6 @@ def _training(records: Sequence[PointRecord]) -> Training:
 def _epochs_s(record: PointRecord) -> list[float]:
     by_epoch = zip(*(rank.windows for rank in record.ranks), strict=False)
     return [max(window.seconds for window in windows) for windows in by_epoch]
-
-
-def _evaluation_s(record: PointRecord) -> float:
-    by_epoch = zip(*(rank.evaluations for rank in record.ranks), strict=False)
-    return float(sum(max(one.end_s - one.start_s for one in of) for of in by_epoch))
 
 
 def _samples_per_s(record: PointRecord) -> float | None:
@@ -150,13 +143,10 @@ def _confusion(records: Sequence[PointRecord]) -> tuple[tuple[int, ...], ...]:
 def _beside(found: Sequence[Training]) -> Iterator[Training]:
     """Each with the smallest update of its task that is significantly better."""
     by_task: dict[str, list[Training]] = defaultdict(list)
-    for one in found:
+    for one in sorted(found, key=lambda one: one.update_samples):
         by_task[repr(_task(one))].append(one)
     for one in found:
-        smaller = [each for each in by_task[repr(_task(one))] if each.update_samples < one.update_samples]
-        better = next(
-            (each for each in sorted(smaller, key=lambda each: each.update_samples) if _is_less(one, each)), None
-        )
+        better = next((other for other in by_task[repr(_task(one))] if _is_less(one, other)), None)
         yield replace(one, less_than_samples=better.update_samples if better else None)
 
 
@@ -172,18 +162,16 @@ def _is_less(one: Training, other: Training) -> bool:
 
 def best(found: Sequence[Training]) -> Mapping[str, Training]:
     """Return by strategy the training of the largest world size with the highest last top-1."""
-    chosen: dict[str, Training] = {}
-    for one in found:
-        name = one.contender.strategy
-        if one.top1 and (name not in chosen or _rank(one) > _rank(chosen[name])):
-            chosen[name] = one
-    return chosen
+    well = [one for one in found if one.top1]
+    return {
+        name: max(
+            (one for one in well if one.contender.strategy == name),
+            key=lambda one: (one.world_size, last_top1(one)),
+        )
+        for name in dict.fromkeys(one.contender.strategy for one in well)
+    }
 
 
 def last_top1(one: Training) -> float:
     """Return the mean over seeds of their last top-1; seeds that reach the target early end earlier."""
     return fmean(curve[-1] for curve in one.top1_by_seed if curve)
-
-
-def _rank(one: Training) -> tuple[int, float]:
-    return one.world_size, last_top1(one)

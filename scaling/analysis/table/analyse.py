@@ -25,21 +25,10 @@ from scaling.analysis.statistics.intervals import Estimate, geometric
 from scaling.analysis.table.accuracy import trainings
 from scaling.analysis.table.catalogue import competes, unranked_marks
 from scaling.analysis.table.cell_rows import Analyser, baseline
-from scaling.analysis.table.comparisons import (
-    comparisons,
-    contender,
-    resolutions,
-)
-from scaling.analysis.table.rows import (
-    Analysis,
-    Baseline,
-    Contender,
-    Minibatch,
-    OverCpu,
-    Row,
-)
+from scaling.analysis.table.comparisons import comparisons, contender, resolutions
+from scaling.analysis.table.rows import Analysis, Baseline, Contender, Minibatch, OverCpu, Row
 from scaling.records.host import joined_variables
-from scaling.records.point import Pass, Point, Workload
+from scaling.records.point import Pass, Workload
 from scaling.records.run import Header, PointRecord
 
 # ---------------------------------------------------------------- joining runs
@@ -120,23 +109,38 @@ def join(runs: Sequence[Sequence[PointRecord]]) -> tuple[PointRecord, ...]:
 # Ratios are by round, with Student's interval of their logarithms.
 
 
-Rates = Mapping[int, float]
+Exchanges = Sequence[tuple[Cell, Row]]
+PlainLoops = Sequence[tuple[Alone, Baseline]]
 
 
-def over_cpu(cells: Sequence[Cell], rows: Sequence[Row], controls: Controls) -> Iterator[OverCpu]:
+def over_cpu(exchanges: Exchanges, plain_loops: PlainLoops, controls: Controls) -> Iterator[OverCpu]:
     """Yield for each CPU the plain loops of one GPU, then the exchanges, as ratios of rates."""
-    for alone in controls.baselines():
-        if not alone.whole.point.hardware.cores:
-            continue
-        cpu, of_cpu = baseline(alone), _alone(alone)
-        for other in controls.baselines():
-            point = other.whole.point
-            if point.hardware.device == "cuda" and _is_same(point.strategy, point.workload, cpu):
-                yield OverCpu(**_facts(baseline(other)), ratio=_cpu_ratio(_alone(other), of_cpu), cpu=cpu)
-        for cell, row in zip(cells, rows, strict=True):
-            point = cell.point
-            if point.hardware.device == "cuda" and _is_same(controls.plain(point.strategy), point.reference, cpu):
-                yield OverCpu(**_facts(row), ratio=_cpu_ratio(_own(cell, point), of_cpu), cpu=cpu)
+    for alone, cpu in plain_loops:
+        if cpu.hardware.cores:
+            works = [(of, made, made.strategy, made.workload) for of, made in plain_loops]
+            found: list[tuple[Alone | Cell, Row | Baseline, str, Workload]] = [*works]
+            found += [(of, row, controls.plain(row.strategy), of.point.reference) for of, row in exchanges]
+            for of, row, plain, work in found:
+                if row.hardware.device == "cuda" and plain == cpu.strategy and _work(work) == _work(cpu.workload):
+                    own, base = _rates(of), _rates(alone)
+                    ratios = [own[number] / base[number] for number in sorted(own.keys() & base.keys())]
+                    yield OverCpu(**_facts(row), ratio=geometric(ratios) if ratios else None, cpu=cpu)
+
+
+def _work(work: Workload) -> Workload:
+    """Precision and memory format may differ."""
+    return replace(work.alone(), precision="fp32", memory_format="contiguous")
+
+
+def _rates(of: Alone | Cell) -> dict[int, float]:
+    size = of.point.global_batch_size if isinstance(of, Cell) else of.whole.point.workload.batch_size
+    return {number: size / step_s for number, step_s in _step_times(of).items()}
+
+
+def _step_times(of: Alone | Cell) -> dict[int, float]:
+    if isinstance(of, Cell):
+        return {number: time.step_s for number, time in of.times.items()}
+    return {number: time.harmonic_s for number, time in of.of_all_seats.items()}
 
 
 def _facts(of: Row | Baseline) -> dict[str, Any]:
@@ -148,49 +152,27 @@ def _facts(of: Row | Baseline) -> dict[str, Any]:
     return {**fields, "contender": who, "world_size": 1, "alone": True}
 
 
-def _is_same(plain: str, work: Workload, cpu: Baseline) -> bool:
-    """Precision and memory format may differ."""
-    return plain == cpu.strategy and _work(work) == _work(cpu.workload)
-
-
-def _work(work: Workload) -> Workload:
-    return replace(work.alone(), precision="fp32", memory_format="contiguous")
-
-
-def _own(cell: Cell, point: Point) -> Rates:
-    return {number: point.global_batch_size / time.step_s for number, time in cell.times.items()}
-
-
-def _alone(alone: Alone) -> Rates:
-    batch_size = alone.whole.point.workload.batch_size
-    return {number: batch_size / time.harmonic_s for number, time in alone.times(alone.seats(0), 0).items()}
-
-
-def _cpu_ratio(gpu: Rates, cpu: Rates) -> Estimate | None:
-    ratios = [gpu[number] / cpu[number] for number in sorted(gpu.keys() & cpu.keys())]
-    return geometric(ratios) if ratios else None
-
-
 # ---------------------------------------------------------------- minibatches
 #
 # Sweeps over the batch of a device. The minibatch efficiency of a batch is its rate over the fastest batch's.
 # A batch is also compared with the next smaller one. All sweeps of a table are one family of tests (contrasts.py).
 
-
 Key = tuple[object, ...]
 ORDER: Mapping[Pass, int] = {"forward": 0, "backward": 1, "step": 2}
-
-
 # A batch with the logarithms of its step times by round; none if it is not compared.
 Entry = tuple[Minibatch, Mapping[int, float]]
 
 
-def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) -> tuple[Minibatch, ...]:
-    """Return all batches, sweep by sweep; a single batch counts only if its passes were measured."""
-    of = {cell.name: cell for cell in cells}
+def minibatches(exchanges: Exchanges, plain_loops: PlainLoops) -> tuple[Minibatch, ...]:
+    """Return all batches, sweep by sweep; a single batch counts only if its passes were measured. Weak rule only:
+    under other rules baselines have several batches anyway."""
     found: dict[Key, list[Entry]] = {}
-    for entry in (*_exchanges(of.values(), rows), *_plain_loops(controls)):
-        found.setdefault(_sweep(entry[0]), []).append(entry)
+    every: list[tuple[Alone | Cell, Row | Baseline]] = [*exchanges, *plain_loops]
+    for of, row in every:
+        if row.workload.batch_rule == "weak":
+            batch, logs = _batch(row, {number: log(step_s) for number, step_s in _step_times(of).items()})
+            ranked = isinstance(of, Alone) or competes(of)
+            found.setdefault(_sweep(batch), []).append((batch, logs if ranked else {}))
     parts = {_whole(sweep) for sweep in found.values() if not sweep[0][0].workload.trains}
     swept = {
         key: sorted(sweep, key=lambda one: one[0].workload.batch_size)
@@ -200,6 +182,15 @@ def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) 
     layouts = {key: Layout([logs for _, logs in sweep], [""] * len(sweep)) for key, sweep in swept.items()}
     table = Table(list(layouts.values()))
     return tuple(one for key in sorted(swept, key=repr) for one in _compared(swept[key], layouts[key], table))
+
+
+def _batch(of: Row | Baseline, logs: Mapping[int, float]) -> Entry:
+    step_s = geometric([exp(value) for value in logs.values()]) if logs else None
+    batch = Minibatch(**_facts(of), step_s=step_s)
+    if isinstance(of, Row):
+        flags = tuple(flag for flag in of.flags if flag in unranked_marks())
+        return replace(batch, placement=of.placement, flags=flags), logs
+    return replace(batch, workload=of.workload.alone()), logs
 
 
 def _whole(sweep: Sequence[Entry]) -> Key:
@@ -215,29 +206,6 @@ def _sweep(one: Minibatch) -> Key:
     work = replace(one.workload, batch_size=0, pass_="step")
     which = (who.strategy, who.interconnect, options, who.servers, who.server_hosts, work, one.hardware)
     return (*which, one.placement, not one.alone, ORDER[one.workload.pass_], one.world_size)
-
-
-def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
-    for cell, row in zip(cells, rows, strict=True):
-        if row.workload.batch_rule == "weak":
-            logs = {number: log(time.step_s) for number, time in cell.times.items()}
-            flags = tuple(flag for flag in row.flags if flag in unranked_marks())
-            batch = Minibatch(**_facts(row), step_s=_mean(logs), placement=row.placement, flags=flags)
-            yield batch, logs if competes(cell) else {}
-
-
-def _plain_loops(controls: Controls) -> Iterator[Entry]:
-    """Weak rule only: under other rules baselines have several batches anyway."""
-    for alone in controls.baselines():
-        if alone.whole.point.workload.batch_rule == "weak":
-            logs = {number: log(time.harmonic_s) for number, time in alone.times(alone.seats(0), 0).items()}
-            made = baseline(alone)
-            made = replace(made, workload=made.workload.alone())
-            yield Minibatch(**_facts(made), step_s=_mean(logs)), logs
-
-
-def _mean(logs: Mapping[int, float]) -> Estimate | None:
-    return geometric([exp(value) for value in logs.values()]) if logs else None
 
 
 def _compared(sweep: Sequence[Entry], layout: Layout, table: Table) -> Iterator[Minibatch]:
@@ -264,8 +232,7 @@ def _ratio(table: Table, layout: Layout, one: int, other: int, factor: float = 1
     found = table.estimate(layout, one, other)
     if found is None:
         return None
-    low, high = (None if end is None else factor * (1 + end) for end in (found.low, found.high))
-    return replace(found, mean=factor * (1 + found.mean), low=low, high=high)
+    return found.each(lambda more: factor * (1 + more))
 
 
 # ---------------------------------------------------------------- whole table
@@ -275,14 +242,16 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
     """Analyse the last record of each key."""
     every = kept(records)
     found = Analyser(every)
-    rows, cells, controls = found.rows(), found.cells, found.controls
+    rows, controls = found.rows(), found.controls
+    exchanges = list(zip(found.cells, rows, strict=True))
+    plain_loops = [(alone, baseline(alone)) for alone in controls.baselines()]
     return Analysis(
         rows=rows,
-        baselines=tuple(baseline(alone) for alone in controls.baselines()),
-        comparisons=tuple(comparisons(found.table, found.contests, controls.plain)),
+        baselines=tuple(made for _, made in plain_loops),
+        comparisons=tuple(comparisons(found.table, found.contests)),
         resolutions=tuple(resolutions(found.table, found.contests, found.groups)),
-        minibatches=minibatches(cells, rows, controls),
-        over_cpu=tuple(over_cpu(cells, rows, controls)),
+        minibatches=minibatches(exchanges, plain_loops),
+        over_cpu=tuple(over_cpu(exchanges, plain_loops, controls)),
         trainings=trainings(every),
     )
 

@@ -14,9 +14,9 @@ from statistics import fmean
 
 from scaling.analysis.measured.step_time import step_time
 from scaling.analysis.measured.traffic import CONGESTION
-from scaling.analysis.statistics.intervals import Estimate, quantile, student
+from scaling.analysis.statistics.intervals import Estimate, least_squares, quantile, student
 from scaling.analysis.table.comparisons import contender
-from scaling.analysis.table.rows import Contender
+from scaling.analysis.table.rows import Contender, shared
 from scaling.records.burn_in import BIN, LinkErrors, PointSummary, Stretches, added, bin_of, counts, joined
 from scaling.records.events import Failed
 from scaling.records.point import EXCHANGING, Hardware, Kind, Point, Record, Workload
@@ -45,14 +45,15 @@ def _steps_of(record: PointRecord, *, single: bool) -> Iterator[tuple[float, Ran
 
 def summarized(record: PointRecord, begin_s: float, end_s: float) -> PointSummary:
     """Summarise a point that ran from `begin_s` to `end_s` of the run."""
-    time = step_time(record)
+    time, point = step_time(record), record.point
     single = all(len(window.step_s) == window.steps for rank in record.ranks for window in rank.windows)
     known = [step for step in _steps_of(record, single=single) if step[0] > 0] if time else []
     worst_s, worst = max(known, key=itemgetter(0), default=(0.0, None))
-    point = record.point
     steps = max((sum(window.steps for window in rank.windows) for rank in record.ranks), default=0)
     batch = point.workload.batch_size if point.is_alone else point.global_batch_size
     readings, throttled, reasons = _throttling(record)
+    # A window of ranks that run at once is repeated on all of them.
+    repeated = [len(rank.disturbed) for rank in record.ranks]
     return PointSummary(
         cell=point.cell,
         first_round=point.round,
@@ -70,7 +71,7 @@ def summarized(record: PointRecord, begin_s: float, end_s: float) -> PointSummar
         readings=readings,
         throttled=throttled,
         reasons=reasons,
-        repeated=_repeated(record),
+        repeated=sum(repeated) if point.is_alone else max(repeated, default=0),
         link_errors=added(
             LinkErrors(host=child.host, card=card.name, counter=counter, count=count)
             for child in record.children
@@ -88,12 +89,6 @@ def summaries(records: Iterable[PointRecord]) -> Iterator[PointSummary]:
     for record in ordered:
         begin_s = record.started_unix_s - ordered[0].started_unix_s
         yield summarized(record, begin_s, begin_s + record.wall_s)
-
-
-def _repeated(record: PointRecord) -> int:
-    """A window of ranks that run at once is repeated on all of them."""
-    found = [len(rank.disturbed) for rank in record.ranks]
-    return sum(found) if record.point.is_alone else max(found, default=0)
 
 
 def _throttling(record: PointRecord) -> tuple[int, int, tuple[str, ...]]:
@@ -221,15 +216,11 @@ ERROR, LEAST = 0.01, 0.005
 def drift(points: Sequence[tuple[float, float]]) -> Estimate | None:
     """Return the slope of (time, logarithm) by least squares with Student's interval; None for too few points."""
     batches = [*_batches(points)]
-    middle = fmean(at for at, _ in batches) if batches else 0.0
-    squares = sum((at - middle) ** 2 for at, _ in batches)
-    if len(batches) < LEAST_BATCHES or not squares:
+    if len(batches) < LEAST_BATCHES or batches[0][0] == batches[-1][0]:
         return None
-    level = fmean(value for _, value in batches)
-    slope = sum((at - middle) * (value - level) for at, value in batches) / squares
-    df = len(batches) - 2
-    rest = sum((value - level - slope * (at - middle)) ** 2 for at, value in batches) / df
-    return student(slope, rest / squares, len(batches), df)
+    line, df = least_squares(batches), len(batches) - 2
+    rest = sum((value - line.level - line.slope * (at - line.middle)) ** 2 for at, value in batches) / df
+    return student(line.slope, rest / line.squares, len(batches), df)
 
 
 def _batches(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
@@ -277,33 +268,20 @@ def over_time(records: Iterable[PointRecord], told: Sequence[PointSummary] = ())
 def _over_time(point: Point, found: Sequence[PointSummary], among: int) -> OverTime:
     whole = joined(*found)
     lasted_s = whole.end_s - whole.begin_s
-    slope = drift(
-        [
-            ((one.begin_s + one.end_s) / 2, log(one.samples / one.seconds))
-            for one in found
-            if one.samples and one.seconds
-        ]
-    )
+    ages = [((one.begin_s + one.end_s) / 2, one) for one in found if one.samples and one.seconds]
+    slope = drift([(age_s, log(one.samples / one.seconds)) for age_s, one in ages])
     changed = slope.times(lasted_s) if slope else None
     return OverTime(
+        **shared(OverTime, point),
+        **shared(OverTime, whole),
         contender=contender(point),
         alone=point.is_alone,
-        kind=point.kind,
-        workload=point.workload,
-        hardware=point.hardware,
-        world_size=point.world_size,
         whole=_steps(whole),
         steps=sum(number for _, number in whole.times),
-        of_windows=whole.of_windows,
-        worst_rank=whole.worst_rank,
-        worst_host=whole.worst_host,
-        worst_round=whole.worst_round,
         drift=changed,
         drift_per_hour=slope.times(HOUR_S) if slope else None,
         drifts=_is_told(changed, among),
         throttle_reasons=whole.reasons,
-        link_errors=whole.link_errors,
-        failures=whole.failures,
         stretches=tuple(map(_steps, found)),
         outline=tuple(map(_steps, Stretches(found, OUTLINE).all())),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis.measured.cell import Cell, oversubscribed, superlinear
+from scaling.analysis.measured.cell import Cell, superlinear
 from scaling.analysis.measured.device_use import DeviceUse, MachineUse
 from scaling.analysis.measured.traffic import Verdict, nccl_text
 from scaling.analysis.statistics.intervals import Estimate
@@ -47,12 +47,9 @@ NOISY_FROM, NOISY_UP_TO = 0.05, 0.10
 def noise(efficiency: Estimate | None, rate: Estimate | None) -> float:
     """Return half an interval over that of the widest quiet row: the larger one of efficiency and rate. Above 1
     the row is NOISY; 0 without intervals."""
-    found = []
-    if efficiency is not None:
-        found.append((efficiency, min(max(abs(1 - efficiency.mean), NOISY_FROM), NOISY_UP_TO)))
-    if rate is not None:
-        found.append((rate, NOISY_UP_TO * rate.mean))
-    return max((one.half_width / widest for one, widest in found if one.half_width is not None), default=0.0)
+    widest = min(max(abs(1 - efficiency.mean), NOISY_FROM), NOISY_UP_TO) if efficiency else 0.0
+    found = ((efficiency, widest), (rate, NOISY_UP_TO * rate.mean if rate else 0.0))
+    return max((one.half_width / of for one, of in found if one and one.half_width is not None), default=0.0)
 
 
 # A row names its marks in this order.
@@ -72,7 +69,7 @@ MARKS: tuple[Mark, ...] = (
     Mark(name="AUDIT", of_cell=lambda cell: bool(cell.audits or cell.less_work), harmless_in=("comm",),
          claimless="its own counts disagree", is_wrong=True, serious=3, drawn=5, line="--",
          about="rate, samples and clocks of these rows disagree"),
-    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: oversubscribed(cell.records),
+    Mark(name="OVERSUBSCRIBED", of_cell=lambda cell: any(record.oversubscribed for record in cell.records),
          claimless="ranks share cores or a GPU", serious=4, drawn=4, hollow=True, line=None,
          about="ranks shared cores or a GPU: neither speedup nor efficiency is claimed"),
     Mark(name="NOISY", of_row=lambda found: noise(found.efficiency, found.rate) > 1,
@@ -123,11 +120,8 @@ def mark_named(name: str) -> Mark:
 
 def marks_of(found: Found) -> tuple[str, ...]:
     """Return the marks of a row, in the order of `MARKS`."""
-    return tuple(
-        mark.name
-        for mark in MARKS
-        if (mark.of_cell and mark.of_cell(found.cell)) or (mark.of_row and mark.of_row(found))
-    )
+    own = marks_of_control(found.cell)
+    return tuple(mark.name for mark in MARKS if mark.name in own or (mark.of_row and mark.of_row(found)))
 
 
 def marks_of_control(cell: Cell) -> tuple[str, ...]:
@@ -435,11 +429,6 @@ def tabulated(basis: Basis) -> Iterable[Column]:
 
 def causes(rows: Sequence[Row]) -> tuple[Column, ...]:
     return tuple(column for column in CAUSES if _is_told(column, rows))
-
-
-def added() -> tuple[Column, ...]:
-    """Return the columns that JSON adds to the fields of a row."""
-    return tuple(column for column in COLUMNS if column.json is not None)
 
 
 # ---------------------------------------------------------------- how to read

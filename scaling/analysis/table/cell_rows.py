@@ -15,47 +15,30 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling.analysis.measured import cpu, device_use
-from scaling.analysis.measured.breakdown import split, told
-from scaling.analysis.measured.cell import (
-    Cell,
-    fed_by,
-    first_and_last_loss,
-    read_from,
-    ready_of,
-    staleness,
-    waited_s,
-)
-from scaling.analysis.measured.controls import Alone, Controls, Key, less_work
+from scaling.analysis.measured.cell import Cell, feed, first_and_last_loss, ready_of, staleness, waited_s
+from scaling.analysis.measured.controls import Alone, Controls, Key, Shared, lasting, less_work, of_pool
 from scaling.analysis.measured.cpu import new_threads
-from scaling.analysis.measured.device_use import Clocks, of_baseline
-from scaling.analysis.measured.pools import Shared, lasting, of_pool, pool_of
-from scaling.analysis.measured.rounds import Round, floor, logs, part, relative, rounds
+from scaling.analysis.measured.device_use import beside_baseline
+from scaling.analysis.measured.rounds import Round, logs, part, relative, rounds, split, told
 from scaling.analysis.measured.traffic import with_algorithms
 from scaling.analysis.statistics.contrasts import Table
-from scaling.analysis.statistics.intervals import (
-    Estimate,
-    Lasting,
-    contrast,
-    geometric,
-    interval,
-    is_distinguishable,
-)
+from scaling.analysis.statistics.intervals import Estimate, geometric, interval, is_distinguishable, known_mean
 from scaling.analysis.table import footnotes
 from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import (
-    Beside,
     Contest,
-    Loss,
-    beside,
     comparable,
     contests,
     equal_losses,
+    framework,
     groups,
     keys_of_series,
     numbered,
+    rankings,
     series,
+    standings,
 )
-from scaling.analysis.table.rows import Baseline, Breakdown, DataWait, Found, Row
+from scaling.analysis.table.rows import Baseline, Breakdown, DataWait, Found, Row, shared
 from scaling.records.point import Precision, Record
 from scaling.records.run import PointRecord
 
@@ -80,13 +63,9 @@ class Peak(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
 
 
-class _File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    device: tuple[Peak, ...]
-
-
 @lru_cache(maxsize=1)
 def read_peaks() -> tuple[Peak, ...]:
-    return msgspec.toml.decode(PEAKS_FILE.read_bytes(), type=_File).device
+    return msgspec.toml.decode(PEAKS_FILE.read_bytes(), type=dict[str, tuple[Peak, ...]])["device"]
 
 
 def find_peak(device_name: str) -> Peak | None:
@@ -125,34 +104,25 @@ def exchange_cpu_parts(cell: Cell, measured: Sequence[Round], single: Sequence[R
     if not known:
         return {}
     step_s = fmean(one.exchange_s for one in known)
-    found = {name: seconds / step_s for name, seconds in _threads(known).items()}
+    both = [one.uses for one in known if one.uses is not None]
+    new = [new_threads(cpu.mean, plain) for cpu, plain in both if plain.threads]
+    names = sorted({name for of in new for name in of})
+    found = {name: fmean(of.get(name, 0.0) for of in new) / step_s for name in names}
     if cell.point.world_size > 1:
         alone = [told(one)["exchange_cpu"] * one.exchange_s for one in single if "exchange_cpu" in told(one)]
         found["wrapper at N=1"] = _beyond_noise(alone) / step_s
-    found["wrapper without exchange"] = _beyond_noise(_unsynced(cell, known)) / step_s
+    without = [
+        cell.unsynced[one.number] - one.together_s
+        for one in known
+        if one.number in cell.unsynced and one.together_s is not None
+    ]
+    found["wrapper without exchange"] = _beyond_noise(without) / step_s
     return {name: part for name, part in found.items() if abs(part) >= LEAST_PART}
 
 
 def _beyond_noise(by_round: Sequence[float]) -> float:
-    if not by_round:
-        return 0.0
-    found = interval(by_round)
-    return found.mean if is_distinguishable(found) else 0.0
-
-
-def _threads(measured: Sequence[Round]) -> dict[str, float]:
-    both = [one.uses for one in measured if one.uses is not None]
-    told = [new_threads(cpu.mean, plain) for cpu, plain in both if plain.threads]
-    names = sorted({name for new in told for name in new})
-    return {name: fmean(new.get(name, 0.0) for new in told) for name in names}
-
-
-def _unsynced(cell: Cell, measured: Sequence[Round]) -> list[float]:
-    return [
-        cell.unsynced[one.number] - one.together_s
-        for one in measured
-        if one.number in cell.unsynced and one.together_s is not None
-    ]
+    found = interval(by_round) if by_round else None
+    return found.mean if found and is_distinguishable(found) else 0.0
 
 
 # ---------------------------------------------------------------- cell rows
@@ -168,21 +138,28 @@ class Measured(NamedTuple):
 def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool: Shared) -> Measured:
     """Complete a cell's `own` row by its control runs. `single` is the cell of its strategy with one rank. `pool`
     has facts of all cells of the same work."""
-    by_round = rounds(cell, controls)
+    by_round, alone, comm = rounds(cell, controls), controls.baseline(cell.point), controls.comm(cell.point)
+    clocks = beside_baseline(cell.clocks, alone.whole.clocks if alone else None)
     claimed = by_round if claims(cell) else ()
-    efficiency = contrast(logs(claimed), floor(claimed)).exp() if claimed else None
-    clocks = _clocks(cell, controls)
-    later = _lasting(cell, controls, pool) if claimed else None
-    flags = marks_of(Found(cell, efficiency, own.samples_per_s, pool.drifts if claimed else (), clocks, later))
-    lost, intervals = split(claimed, efficiency.mean) if efficiency else ({}, {})
+    efficiency, later, rest, lost = None, None, 0.0, dict[str, Estimate]()
+    if claimed:
+        # Windows imply the least variance of the mean.
+        noise = fmean(one.noise for one in claimed) / len(claimed)
+        efficiency = interval(logs(claimed), floor=noise).exp()
+        rest, lost = split(claimed, efficiency.mean)
+        later = lasting(cell.records, alone.whole.records) if alone and cell.soaked else None
+        later = later and replace(later, among=pool.soaked)
+    facts = Found(cell, efficiency, own.samples_per_s, pool.drifts if claimed else (), clocks, later)
+    flags = marks_of(facts)
+    causes: Any = {name: lost[name].mean if name in lost else None for name in Breakdown.__struct_fields__}
     split_ = device_use.split(cell.gpu_times, controls.gpu_times(cell.point)) if own.traced else None
     row = replace(
         own,
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, single) if claims(cell) else None,
-        breakdown=msgspec.convert(lost, Breakdown) if lost else None,
-        breakdown_intervals=intervals,
+        breakdown=Breakdown(**{**causes, "unexplained": rest}) if efficiency else None,
+        breakdown_intervals=lost,
         exchange_cpu_parts=exchange_cpu_parts(
             cell, claimed, rounds(single, controls) if claimed and single else ()
         ),
@@ -191,25 +168,19 @@ def measured(cell: Cell, own: Row, controls: Controls, single: Cell | None, pool
         clocks=clocks,
         is_plain=controls.is_plain(cell.point),
         data_wait=_data(claimed, cell, controls),
-        nccl=with_algorithms(cell.nccl, controls.nccl(cell.point)),
+        nccl=with_algorithms(cell.nccl, comm.nccl if comm else None),
         lasting=later,
-        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks, later)),
+        footnotes=tuple(footnotes.of_row(facts, controls, by_round, flags)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
-
-
-def _lasting(cell: Cell, controls: Controls, pool: Shared) -> Lasting | None:
-    alone = controls.baseline(cell.point) if cell.soaked else None
-    found = lasting(cell.records, alone.whole.records) if alone else None
-    return found and replace(found, among=pool.soaked)
 
 
 def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait | None:
     told = [(one, one.data, one.alone.mean_s) for one in claimed if one.data and one.alone]
     if not told:
         return None
-    feed = controls.feed(cell.point, cell.point.world_size)
-    rates = [cell.point.global_batch_size / time.harmonic_s for time in feed.times.values()] if feed else []
+    feeds = controls.together(cell.point, "feed")
+    rates = [cell.point.global_batch_size / time.harmonic_s for time in feeds.times.values()] if feeds else []
     return DataWait(
         of_step=part([(data.beside_s, data.most_s, one.exchange_s) for one, data, _ in told]),
         of_alone=part([(data.alone_s, data.most_alone_s, alone_s) for _, data, alone_s in told]),
@@ -219,17 +190,15 @@ def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait 
 
 def own_row(cell: Cell) -> Row:
     """Make the row of a cell's own records."""
-    point, records = cell.point, cell.records
+    records = cell.records
     first_loss, last_loss = first_and_last_loss(records)
-    servers = cpu.server_use(records)
+    servers, (fed_by, read_from) = cpu.server_use(records), feed(records)
     return Row(
-        workload=point.workload, hardware=point.hardware, strategy=point.strategy, interconnect=point.interconnect,
-        options=point.options, placement=point.placement, global_batch_size=point.global_batch_size,
-        world_size=point.world_size, nodes=cell.nodes, rounds=len(cell.times), rounds_tried=len(records),
-        samples_per_s=geometric(cell.rates) if cell.times else None, **_operations(cell),
+        **shared(Row, cell.point), **_operations(cell), nodes=cell.nodes, rounds=len(cell.times),
+        rounds_tried=len(records), samples_per_s=geometric(cell.rates) if cell.times else None,
         synchronous=cell.synchronous, first_loss=first_loss, last_loss=last_loss, staleness=staleness(records),
-        waited_s=waited_s(records), fed_by=fed_by(records), read_from=read_from(records), servers=point.servers,
-        server_hosts=point.server_hosts, server_use=servers, server_cpu_percent=cpu.of_servers(servers),
+        waited_s=waited_s(records), fed_by=fed_by, read_from=read_from, server_use=servers,
+        server_cpu_percent=known_mean(server.cpu_percent for server in servers),
         machine_cpu_percent=cpu.of_machine(records), device_use=device_use.of(records),
         machine_energy=device_use.machine_use(records, cell.times), emulation=cell.emulation, receipt=cell.receipt,
         paths=cell.paths, traced=device_use.traced(records), failed=cell.failure,
@@ -247,59 +216,39 @@ def _operations(cell: Cell) -> dict[str, Any]:
     return {"tflops": tflops, "mfu": peak and tflops / peak}
 
 
-def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
-    alone = controls.baseline(cell.point)
-    ratio = of_baseline(cell.clocks, alone.whole.clocks if alone else None)
-    return cell.clocks and replace(cell.clocks, of_baseline=ratio)
-
-
 def _strategy_efficiency(cell: Cell, single: Cell | None) -> Estimate | None:
     if cell.point.world_size == 1 and cell.times:
         return Estimate(mean=1.0, low=None, high=None, n=len(cell.times))
     share = cell.point.workload.share(cell.point.world_size)
-    times = single.times if single else {}
-    both = []
-    for number, time in sorted(cell.times.items()):
-        if (own := times.get(number)) is not None:
-            own_s = relative(time, own.blocks, own.epoch, own.step_s)
-            both.append(log(own_s / share / time.step_s))
+    both = [
+        log(relative(time, own.blocks, own.epoch, own.step_s) / share / time.step_s)
+        for number, time in sorted(cell.times.items())
+        if (own := single.times.get(number) if single else None) is not None
+    ]
     return interval(both).exp() if both else None
 
 
 def across_nodes(curve: Sequence[Measured]) -> Iterator[Row]:
-    """Return the rows of one curve, by world size. The efficiency of rows on several nodes is split by that of the
-    largest world size on one node."""
-    inside = None
-    for each in curve:
-        if each.row.nodes == 1 and each.efficiencies:
-            inside = each
-    return (_by_nodes(each, inside) for each in curve)
-
-
-def _by_nodes(across: Measured, inside: Measured | None) -> Row:
-    """Split the efficiency over the rounds that both have: a missing round must not change a factor."""
-    row = across.row
-    if row.nodes < 2 or inside is None or inside.row.world_size * row.nodes != row.world_size:
-        return row  # the split needs a row on one node with as many ranks as each node has here
-    shared = across.efficiencies.keys() & inside.efficiencies.keys()
-    if len(shared) < 2:
-        return row
-    intra, whole = (
-        exp(fmean(log(of.efficiencies[number]) for number in sorted(shared))) for of in (inside, across)
-    )
-    return replace(row, intra_node=intra, inter_node=whole / intra)
+    """Yield the rows of one curve, by world size. The efficiency of rows on several nodes is split by that of the
+    largest world size on one node, if it has as many ranks as each node has here, over the rounds that both have:
+    a missing round must not change a factor."""
+    size, inside = next(((row.world_size, of) for row, of in reversed(curve) if row.nodes == 1 and of), (0, {}))
+    for row, across in curve:
+        common = sorted(across.keys() & inside.keys())
+        if row.nodes > 1 and size * row.nodes == row.world_size and len(common) > 1:
+            intra, whole = (exp(fmean(log(of[number]) for number in common)) for of in (inside, across))
+            yield replace(row, intra_node=intra, inter_node=whole / intra)
+        else:
+            yield row
 
 
 def baseline(alone: Alone) -> Baseline:
     """Make the baseline of a plain loop: the mean over all seats that were measured alone."""
     cell = alone.whole
-    point = cell.point
-    times = alone.times(alone.seats(0), 0)
-    rates = [point.workload.batch_size / time.harmonic_s for _, time in sorted(times.items())]
+    size = cell.point.workload.batch_size
+    rates = [size / time.harmonic_s for _, time in sorted(alone.of_all_seats.items())]
     return Baseline(
-        workload=point.workload,
-        hardware=point.hardware,
-        strategy=point.strategy,
+        **shared(Baseline, cell.point),
         samples_per_s=geometric(rates) if rates else None,
         footnotes=tuple(footnotes.of_baseline(cell)),
         failed=None if rates else cell.failure,
@@ -324,7 +273,7 @@ class Analyser:
         self.table = Table([])
         self._records: dict[str, dict[int, PointRecord]] = defaultdict(dict)
         self._cells: dict[str, Cell] = {}
-        self._places: dict[str, tuple[Key, Key, Key]] = {}
+        self._places: dict[str, tuple[Key, Key]] = {}
         self._known: dict[Key, tuple[Any, Any]] = {}
         for record in records:
             self.add(record)
@@ -340,7 +289,7 @@ class Analyser:
         by_round = self._records[point.cell]
         by_round[point.round] = record
         self._cells[point.cell] = Cell([by_round[number] for number in sorted(by_round)])
-        self._places.setdefault(point.cell, (series(point), comparable(point), pool_of(point, self.controls)[1:]))
+        self._places.setdefault(point.cell, (series(point), comparable(point)))
 
     @property
     def cells(self) -> list[Cell]:
@@ -366,7 +315,7 @@ class Analyser:
             own = self._once(("own", cell.name), cell, own_row, cell)
             found = self._once(("row", cell.name), of, measured, cell, own, self.controls, one, pool)
             place = {"curve": curves[key], "group": self.groups[self._places[cell.name][1]]}
-            row = replace(found.row, **place, **said[cell.name]._asdict())
+            row = replace(found.row, **place, **said[cell.name])
             placed[key].append(found._replace(row=row))
         return tuple(row for curve in placed.values() for row in across_nodes(curve))
 
@@ -381,7 +330,7 @@ class Analyser:
     def _inputs(self, cell: Cell) -> Key:
         plain = self.controls.plain(cell.point.strategy)
         behind = self._once(("behind", cell.name), plain, self.controls.keys_behind, cell.point)
-        return (cell, plain, *(self.controls.of_key(key) for keys in behind.values() for key in sorted(keys)))
+        return (cell, plain, *(self.controls.of_key(key) for keys in behind.values() for key in keys))
 
     def _once(self, name: Key, inputs: Any, make: Callable[..., T], *of: Any) -> T:
         """Return what `make(*of)` returns; call it only if the inputs changed."""
@@ -395,7 +344,7 @@ class Analyser:
         """The facts of each cell's pool, from the cells that claim an efficiency."""
         pools: dict[Key, list[Cell]] = defaultdict(list)
         for cell in cells:
-            pools[inputs[cell.name][1], self._places[cell.name][2]].append(cell)
+            pools[inputs[cell.name][1], self._places[cell.name][1][:2]].append(cell)
         found: dict[str, Shared] = {}
         for key, pool in pools.items():
             of = [(inputs[cell.name], cell.less_work) for cell in pool]
@@ -403,13 +352,19 @@ class Analyser:
             found |= dict.fromkeys((cell.name for cell in pool), shared)
         return found
 
-    def _compared(self, cells: Iterable[Cell]) -> Mapping[str, Beside]:
-        """Compare the cells with a result: equal work at equal world size."""
-        plain_of, losses = self.controls.plain, dict[str, Loss]()
+    def _compared(self, cells: Iterable[Cell]) -> Mapping[str, Mapping[str, Any]]:
+        """Compare the cells with a result, equal work at equal world size; return fields of rows."""
+        names = {cell.name: framework(cell, self.controls) for cell in cells}
+        found: dict[str, dict[str, Any]] = {cell: {"framework": name} for cell, name in names.items()}
         self.contests = []
         for group in groups(cells):
-            of = [(cell, cell.less_work, plain_of(cell.point.strategy)) for cell in group]
-            self.contests += self._once(("contests", group[0].name), of, contests, group, plain_of)
-            losses |= self._once(("losses", group[0].name), of, equal_losses, group)
+            of = [(cell, cell.less_work, names[cell.name]) for cell in group]
+            self.contests += self._once(("contests", group[0].name), of, contests, group, self.controls)
+            for name, losses in self._once(("losses", group[0].name), of, equal_losses, group).items():
+                found[name] |= losses
         self.table = Table([contest.layout for contest in self.contests])
-        return beside(cells, self.table, self.contests, losses, plain_of)
+        for contest in self.contests:
+            for name, ranking in rankings(contest):
+                for cell, standing in standings(self.table, contest, ranking).items():
+                    found[cell]["standing" if name else "framework_standing"] = standing
+        return found

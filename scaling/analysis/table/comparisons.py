@@ -12,17 +12,17 @@ Rows with a mark of `catalogue.unranked_marks` do not compete.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, log
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaling.analysis.measured.cell import Cell, cells
-from scaling.analysis.measured.controls import Key
+from scaling.analysis.measured.controls import Controls, Key
 from scaling.analysis.statistics.contrasts import Layout, Table
-from scaling.analysis.statistics.intervals import Estimate, differences, interval
+from scaling.analysis.statistics.intervals import differences, interval
 from scaling.analysis.table.catalogue import competes
-from scaling.analysis.table.rows import Comparison, Contender, Resolution, Row, Standing
+from scaling.analysis.table.rows import Comparison, Contender, Resolution, Row, Standing, shared
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 
@@ -70,19 +70,13 @@ def exchanges(records: Iterable[PointRecord]) -> list[Cell]:
 
 # ---------------------------------------------------------------- contests
 
-# Strategy -> its plain loop.
-PlainOf = Callable[[str], str]
-
 
 class Contest(NamedTuple):
-    """At least two rivals, and the layout of their rounds."""
+    """At least two rivals with their frameworks, and the layout of their rounds."""
 
     rivals: tuple[Cell, ...]
+    frameworks: tuple[str, ...]
     layout: Layout
-
-    @property
-    def synchronous(self) -> bool:
-        return self.rivals[0].synchronous
 
 
 # Places in a contest: the fastest by samples/s (geometric mean), and the others.
@@ -98,28 +92,29 @@ def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
     return [group for _, group in sorted(found.items(), key=lambda item: item[0])]
 
 
-def contests(group: Sequence[Cell], plain_of: PlainOf) -> list[Contest]:
+def contests(group: Sequence[Cell], controls: Controls) -> list[Contest]:
     """Return the contests of a group, synchronous first; none without rivals."""
     able, found = [cell for cell in group if competes(cell)], []
     for synchronous in (True, False):
         rivals = tuple(cell for cell in able if cell.synchronous == synchronous)
         if len(rivals) > 1:
             logs = [{number: log(time.step_s) for number, time in cell.times.items()} for cell in rivals]
-            found.append(Contest(rivals, Layout(logs, [framework(cell, plain_of) for cell in rivals])))
+            names = tuple(framework(cell, controls) for cell in rivals)
+            found.append(Contest(rivals, names, Layout(logs, names)))
     return found
 
 
-def framework(cell: Cell, plain_of: PlainOf) -> str:
+def framework(cell: Cell, controls: Controls) -> str:
     """Return the framework of a strategy; of an external one that of its baseline."""
-    return plain_of(cell.point.strategy).partition(":")[0]
+    return controls.plain(cell.point.strategy).partition(":")[0]
 
 
-def rankings(contest: Contest, plain_of: PlainOf) -> Iterator[tuple[str, Ranking]]:
+def rankings(contest: Contest) -> Iterator[tuple[str, Ranking]]:
     """Yield each framework with the ranking of its exchanges, if it has several. Then, if there are several
     frameworks, "" with the ranking of their fastest exchanges."""
     places: dict[str, list[int]] = defaultdict(list)
-    for place, cell in enumerate(contest.rivals):
-        places[framework(cell, plain_of)].append(place)
+    for place, name in enumerate(contest.frameworks):
+        places[name].append(place)
     found = {name: _ranking(contest, of) for name, of in places.items()}
     yield from ((name, one) for name, one in found.items() if one[1])
     if len(found) > 1:
@@ -131,89 +126,43 @@ def _ranking(contest: Contest, places: Sequence[int]) -> Ranking:
     return first, tuple(place for place in places if place != first)
 
 
-# ---------------------------------------------------------------- standings
+# ---------------------------------------------------------------- standings and comparisons
 
-
-def difference(table: Table, contest: Contest, one: int, other: int) -> Estimate | None:
-    """Return the second's samples/s over the first's, - 1."""
-    return table.estimate(contest.layout, other, one)
+# Factor of the rounds for a forecast: it about halves the smallest detectable difference.
+FORESEEN = 2.5
 
 
 def standings(table: Table, contest: Contest, ranking: Ranking) -> Mapping[str, Standing]:
     """Return the standing of each cell of a ranking."""
     fastest, slower = ranking
-    others = {one: Standing(best=False, difference=difference(table, contest, fastest, one)) for one in slower}
+    # A rate over another one is a step time over the other one's, the other way round.
+    others = {one: Standing(best=False, difference=table.estimate(contest.layout, one, fastest)) for one in slower}
     verdicts = {one.verdict for one in others.values()}
     is_best, is_tested = verdicts == {"slower"}, bool(verdicts & {"tied", "not separated", "slower"})
     first = Standing(best=is_best, leads=is_tested and not is_best and "faster" not in verdicts)
     return {contest.rivals[place].name: one for place, one in {fastest: first, **others}.items()}
 
 
-# ---------------------------------------------------------------- comparisons
-
-# Factor of the rounds for a forecast: it about halves the smallest detectable difference.
-FORESEEN = 2.5
-
-
-# The training loss at the samples that all of a group reached; these; whether it is above all synchronous ones.
-Loss = tuple[float | None, int, bool]
-
-
-class Beside(NamedTuple):
-    """The fields of a row that compare it with others."""
-
-    framework: str
-    standing: Standing | None = None
-    framework_standing: Standing | None = None
-    loss_at: float | None = None
-    loss_at_samples: int | None = None
-    learnt_less: bool = False
-
-
-def beside(
-    cells: Iterable[Cell], table: Table, found: Sequence[Contest], losses: Mapping[str, Loss], plain_of: PlainOf
-) -> Mapping[str, Beside]:
-    """Return each cell's comparison; `found` are all contests of the table, `losses` from `equal_losses`."""
-    inside: dict[str, Standing] = {}
-    among: dict[str, Standing] = {}
-    for contest in found:
-        for name, ranking in rankings(contest, plain_of):
-            of = inside if name else among
-            of |= standings(table, contest, ranking)
-    return {
-        cell.name: Beside(
-            framework(cell, plain_of), inside.get(cell.name), among.get(cell.name), *losses.get(cell.name, ())
-        )
-        for cell in cells
-    }
-
-
-# ---------------------------------------------------------------- pairs and resolutions
-
-
-def comparisons(table: Table, found: Sequence[Contest], plain_of: PlainOf) -> Iterator[Comparison]:
+def comparisons(table: Table, found: Sequence[Contest]) -> Iterator[Comparison]:
     """Yield by contest the fastest exchange against the others of each framework, then frameworks."""
-    ranked = ((contest, *one) for contest in found for one in rankings(contest, plain_of))
-    for contest, name, (first, others) in ranked:
-        point = contest.rivals[first].point
-        for other in others:
-            yield Comparison(
-                workload=point.workload,
-                hardware=point.hardware,
-                world_size=point.world_size,
-                placement=point.placement,
-                synchronous=contest.synchronous,
-                best=contender(point),
-                other=contender(contest.rivals[other].point),
-                advantage=difference(table, contest, other, first),
-                difference=difference(table, contest, first, other),
-                detects=table.detects(contest.layout, first, other),
-                framework=name,
-            )
+    for contest in found:
+        for name, (first, others) in rankings(contest):
+            best = contest.rivals[first]
+            for other in others:
+                yield Comparison(
+                    **shared(Comparison, best.point),
+                    synchronous=best.synchronous,
+                    best=contender(best.point),
+                    other=contender(contest.rivals[other].point),
+                    advantage=table.estimate(contest.layout, first, other),
+                    difference=table.estimate(contest.layout, other, first),
+                    detects=table.detects(contest.layout, first, other),
+                    framework=name,
+                )
 
 
 def contender(of: Row | Point) -> Contender:
-    return Contender(**{field: getattr(of, field) for field in Contender.__struct_fields__})
+    return Contender(**shared(Contender, of))
 
 
 def resolutions(table: Table, found: Sequence[Contest], group_of: Mapping[Key, int]) -> Iterator[Resolution]:
@@ -223,11 +172,11 @@ def resolutions(table: Table, found: Sequence[Contest], group_of: Mapping[Key, i
         smallest = table.smallest(contest.layout, rounds)
         then = table.smallest(contest.layout, more := ceil(FORESEEN * rounds))
         if smallest is not None and then is not None:
-            point = contest.rivals[0].point
+            first = contest.rivals[0]
             yield Resolution(
-                group=group_of[comparable(point)],
-                world_size=point.world_size,
-                synchronous=contest.synchronous,
+                group=group_of[comparable(first.point)],
+                world_size=first.point.world_size,
+                synchronous=first.synchronous,
                 rivals=contest.layout.count,
                 rounds=rounds,
                 smallest_difference=smallest,
@@ -236,8 +185,9 @@ def resolutions(table: Table, found: Sequence[Contest], group_of: Mapping[Key, i
             )
 
 
-def equal_losses(group: Sequence[Cell]) -> Mapping[str, Loss]:
-    """Return each cell's training loss after the samples that all cells reached; empty without a loss."""
+def equal_losses(group: Sequence[Cell]) -> Mapping[str, Mapping[str, Any]]:
+    """Return for each cell the fields of its row: the training loss after the samples that all cells reached, and
+    whether it is above that of all synchronous ones; empty without a loss."""
     counts = [cell.fewest_samples for cell in group if cell.fewest_samples is not None]
     if not counts:
         return {}
@@ -245,12 +195,15 @@ def equal_losses(group: Sequence[Cell]) -> Mapping[str, Loss]:
     at = {cell.name: cell.loss_after(count) for cell in group}
     known = [(loss, cell) for cell in group if cell.synchronous and (loss := at[cell.name]) is not None]
     worst = max(known, key=lambda one: one[0])[1] if known else None
-    return {cell.name: (at[cell.name], count, _learnt_less(cell, worst, count)) for cell in group}
 
+    def learnt_less(cell: Cell) -> bool:
+        if cell.synchronous or worst is None:
+            return False
+        common = differences(cell.losses_after(count), worst.losses_after(count))
+        low = interval(list(common.values())).low if common else None
+        return low is not None and low > 0
 
-def _learnt_less(cell: Cell, worst: Cell | None, count: int) -> bool:
-    if cell.synchronous or worst is None:
-        return False
-    shared = differences(cell.losses_after(count), worst.losses_after(count))
-    low = interval(list(shared.values())).low if shared else None
-    return low is not None and low > 0
+    return {
+        cell.name: {"loss_at": at[cell.name], "loss_at_samples": count, "learnt_less": learnt_less(cell)}
+        for cell in group
+    }

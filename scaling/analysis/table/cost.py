@@ -18,7 +18,7 @@ from scaling import files
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.statistics.intervals import Estimate, differences, interval
 from scaling.analysis.table.catalogue import unranked_marks
-from scaling.analysis.table.rows import Row
+from scaling.analysis.table.rows import Row, shared
 from scaling.errors import UsageError, told_by
 from scaling.records.point import Record
 from scaling.records.run import Header
@@ -50,11 +50,10 @@ class Match(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cpu: str = ""
     emulated: str = ""
 
-    def holds(self, *, gpu: str = "", host: str = "", cpu: str = "", emulated: str = "") -> bool:
+    def holds(self, **machine: str) -> bool:
         """Check a machine; a match without patterns matches none."""
-        pairs = ((self.gpu, gpu), (self.host, host), (self.cpu, cpu), (self.emulated, emulated))
-        given = [(pattern, name) for pattern, name in pairs if pattern]
-        return bool(given) and all(fnmatch(name, pattern) for pattern, name in given)
+        given = {name: pattern for name, pattern in asdict(self).items() if pattern}
+        return bool(given) and all(fnmatch(machine.get(name, ""), pattern) for name, pattern in given.items())
 
 
 class Price(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -219,8 +218,8 @@ def turned_over(of: Estimate, factor: float = 1.0) -> Estimate:
 
 def bill(row: Row, header: Header, asked: Pricing) -> Bill | str:
     """Return the cost of a row, or the reason why it is unknown."""
-    reason = next((why for flag, why in UNPRICED.items() if flag in row.flags), "")
-    price = None if reason else _price(row, header, asked)
+    reason = _unpriced(row)
+    price = None if reason else _price(row, header, asked.prices)
     if reason or row.samples_per_s is None or price is None:
         return reason or "no price matches these machines"
     machines, rate, prices = machines_of(row, price), row.samples_per_s, asked.prices
@@ -230,33 +229,33 @@ def bill(row: Row, header: Header, asked: Pricing) -> Bill | str:
         for name, of in samples.items()
         if prices and of
     }
+    measured = datetime.fromtimestamp(header.created_unix_s, timezone.utc).date()
+    is_old = price.seen and (measured - date.fromisoformat(price.seen)).days > STALE_DAYS
     return Bill(
-        strategy=row.strategy,
-        interconnect=row.interconnect,
-        options=row.options,
-        world_size=row.world_size,
+        **shared(Bill, row),
         price=price.name if prices else "",
         currency=asked.currency,
         machines=machines,
         devices_paid=machines * price.devices,
         per_million=costs.get("per_million", {}),
         per_epoch=costs.get("per_epoch", {}),
-        relative=_over_base(row, header, asked) if asked.base else relative(row, machines),
-        price_is_old=_old(price, header),
+        relative=_over_base(row, header, asked, asked.base) if asked.base else relative(row, machines),
+        price_is_old=price.seen if is_old else "",
         emulated=bool(row.hardware.profile),
         base=asked.base.name if asked.base else "",
     )
 
 
-def _over_base(row: Row, header: Header, asked: Pricing) -> Estimate | None:
+def _unpriced(row: Row) -> str:
+    return next((why for flag, why in UNPRICED.items() if flag in row.flags), "")
+
+
+def _over_base(row: Row, header: Header, asked: Pricing, base: Base) -> Estimate | None:
     """Return a sample's cost over that of the base. None if either is unknown, the base costs nothing, or the row
     learnt less."""
-    assert asked.base is not None
-    if row.learnt_less:
-        return None
-    ratio = asked.base.ratios.get((row.curve, row.world_size))
-    own, of_base = (_spent(one, header, asked) for one in (row, asked.base.row))
-    if ratio is None or own is None or of_base is None or of_base[0] <= 0:
+    ratio = base.ratios.get((row.curve, row.world_size))
+    own, of_base = (_spent(one, header, asked) for one in (row, base.row))
+    if row.learnt_less or ratio is None or own is None or of_base is None or of_base[0] <= 0:
         return None
     return ratio.times(own[0] / of_base[0])
 
@@ -283,32 +282,25 @@ def knee(rows: Sequence[Row], header: Header, asked: Pricing) -> int | None:
 
 
 def _spent(row: Row, header: Header, asked: Pricing) -> tuple[float, float] | None:
-    price = None if UNPRICED.keys() & set(row.flags) else _price(row, header, asked)
+    """The price of an hour, and samples/s; None if either is unknown."""
+    price = None if _unpriced(row) else _price(row, header, asked.prices)
     if price is None or row.samples_per_s is None:
         return None
     return machines_of(row, price) * price.hourly, row.samples_per_s.mean
 
 
-def _price(row: Row, header: Header, asked: Pricing) -> Price | None:
+def _price(row: Row, header: Header, prices: Prices | None) -> Price | None:
     """Return the first price that matches; None without one, or if the hosts have several prices."""
-    prices = asked.prices
     if prices is None:
         return _DEVICE
-    if row.hardware.profile:
-        return next((one for one in prices.price if one.match.holds(emulated=row.hardware.profile)), None)
-    kinds = (
+    machines = [
         {"gpu": host.gpus[0].name if host.gpus else "", "host": host.hostname, "cpu": host.cpu_model}
         for host in header.hosts
-    )
-    first, *others = (next((one for one in prices.price if one.match.holds(**kind)), None) for kind in kinds)
+    ]
+    if row.hardware.profile:
+        machines = [{"emulated": row.hardware.profile}]
+    first, *others = (next((one for one in prices.price if one.match.holds(**of)), None) for of in machines)
     return first if all(one is first for one in others) else None
-
-
-def _old(price: Price, header: Header) -> str:
-    if not price.seen:
-        return ""
-    measured = datetime.fromtimestamp(header.created_unix_s, timezone.utc).date()
-    return price.seen if (measured - date.fromisoformat(price.seen)).days > STALE_DAYS else ""
 
 
 # ---------------------------------------------------------------- base row
@@ -316,8 +308,7 @@ def _old(price: Price, header: Header) -> str:
 
 def why_not(row: Row) -> str:
     """Return why costs cannot be relative to this row; "" if they can."""
-    less = "its samples teach less" if row.learnt_less else ""
-    return next((why for flag, why in UNPRICED.items() if flag in row.flags), less)
+    return _unpriced(row) or ("its samples teach less" if row.learnt_less else "")
 
 
 def base(name: str, row: Row, rows: Sequence[Row], cells: Sequence[Cell]) -> Base:

@@ -6,26 +6,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import exp, log
 from statistics import fmean, median
+from typing import NamedTuple
 
 from scaling.analysis.measured import traffic
 from scaling.analysis.measured.cell import AUDIT, Cell, waited_s
 from scaling.analysis.measured.controls import Alone, Controls, by_seat
-from scaling.analysis.measured.device_use import Clocks, difference
+from scaling.analysis.measured.device_use import difference
 from scaling.analysis.measured.rounds import Round
 from scaling.analysis.measured.step_time import NO_RESULT
-from scaling.analysis.measured.traffic import Receipt
 from scaling.analysis.statistics.contrasts import tested
-from scaling.analysis.statistics.intervals import Drift, Estimate, Lasting, Layout, differences, interval, variance
+from scaling.analysis.statistics.intervals import Estimate, Layout, differences, interval, known_mean, variance
 from scaling.analysis.table import catalogue
 from scaling.analysis.table.catalogue import claimless_marks, marks_of_control
+from scaling.analysis.table.rows import Found
 from scaling.quiet.notes import joined
 from scaling.records.events import Failed
-from scaling.records.point import Kind, Point, Record
+from scaling.records.point import Kind, Point
 from scaling.records.run import PointRecord, WarningKind
 from scaling.text import counted, percent, plural
 
 # ---------------------------------------------------------------- slow and fast ranks
-
 
 # Smaller differences are not reported.
 ODD_LEAST = 0.015
@@ -35,7 +35,7 @@ ODD_ERROR = 0.01
 ODD_NAMED = 4
 
 
-class Odd(Record, frozen=True, kw_only=True):
+class Odd(NamedTuple):
     """A seat and its distance from the median of the others, as a fraction of their time."""
 
     seat: int
@@ -88,10 +88,8 @@ def odd(layout: Layout) -> list[Odd]:
     }
     if len(layout) == 2:
         means = {seat: mean if seat in means else -mean for mean in means.values() for seat in layout}
-    found = [
-        Odd(seat=int(seat), apart=exp(mean) - 1) for seat, mean in means.items() if mean > 0 or len(layout) > 2
-    ]
-    return sorted(found, key=lambda one: one.seat)
+    found = [Odd(int(seat), exp(mean) - 1) for seat, mean in means.items() if mean > 0 or len(layout) > 2]
+    return sorted(found)
 
 
 def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: bool) -> Iterator[str]:
@@ -99,17 +97,16 @@ def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: b
     if not found:
         return
     kinds = [kind for kind, sign in (("slow", 1), ("fast", -1)) if any(sign * one.apart > 0 for one in found)]
-    ranks = "rank" if len(found) == 1 else "ranks"
-    waiting = ""
-    if waits and "fast" in kinds:
-        waiting = "; it waits for the others" if len(found) == 1 else "; the fast ranks wait"
+    is_one = len(found) == 1
+    waiting = "; it waits for the others" if is_one else "; the fast ranks wait"
     listed = _worst(
         found,
         where,
         f"takes {{}} than the others {how}",
         lambda one: f"{percent(abs(one.apart), 1)} {'longer' if one.apart > 0 else 'less'}",
     )
-    yield f"{' and '.join(kinds)} {ranks}: {listed}{waiting}"
+    aside = waiting if waits and "fast" in kinds else ""
+    yield f"{' and '.join(kinds)} {'rank' if is_one else 'ranks'}: {listed}{aside}"
 
 
 def _worst(found: Sequence[Odd], where: Mapping[int, str], said: str, more: Callable[[Odd], str]) -> str:
@@ -127,62 +124,43 @@ def _worst(found: Sequence[Odd], where: Mapping[int, str], said: str, more: Call
 # ---------------------------------------------------------------- missing controls and CPU time
 
 
-# Causes that are counted in the rest if a control is missing.
-LEFT_OVER = {
-    "solo": "contention and small batch",
-    "together": "contention, straggling and exposed communication",
-    "comm": "exposed communication",
-}
-
-
-def missing_controls(point: Point, measured: Sequence[Round], controls: Controls) -> tuple[str, ...]:
+def _lacking(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
     """Report the controls and the CPU time that the split of the loss lacks. A single device needs none. `comm` is
     not needed if a round has CPU time."""
     if point.world_size == 1:
-        return ()
-    kinds: dict[Kind, int] = {
-        "solo": sum(one.alone is None for one in measured),
-        "together": sum(one.together is None for one in measured),
-        "comm": 0 if any(one.grown is not None for one in measured) else sum(one.needs_comm for one in measured),
-    }
+        return
     if any(one.is_own for one in measured):
-        return ("small batch: contention included, because the script's copies have the whole batch",)
-    missing = (_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
-    return (*missing, *_not_by_cpu(measured), *_not_held(point, measured, controls))
-
-
-def _not_by_cpu(measured: Sequence[Round]) -> Iterator[str]:
-    whose = [one.untold_cpu for one in measured if one.untold_cpu]
-    if not whose:
+        yield "small batch: contention included, because the script's copies have the whole batch"
         return
-    if any(one.grown is not None for one in measured):
-        count = f"{len(whose)} of {len(measured)} rounds"
-        yield f"no CPU time {whose[0]} in {count}; from the other rounds: exchange's CPU and waiting"
-    else:
-        yield f"no CPU time {whose[0]}: the loss is split into exposed communication and the rest"
-
-
-def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
+    with_cpu = any(one.grown is not None for one in measured)
+    needs_comm = [one.together is not None and one.most_exposed_s is None and not with_cpu for one in measured]
+    beside = f"contention{', straggling' if measured[0].synchronous else ''} and exposed communication"
+    # Causes that are counted in the rest if a control is missing.
+    missing: tuple[tuple[Kind, int, str], ...] = (
+        ("solo", sum(one.alone is None for one in measured), "contention and small batch"),
+        ("together", sum(one.together is None for one in measured), beside),
+        ("comm", sum(needs_comm), "exposed communication"),
+    )
+    for kind, count, left in missing:
+        if count:
+            where, cause = _in(count, len(measured)), controls.why_missing(kind, point, point.workload.batch_size)
+            said = "from the other rounds" if where else "counted in the rest"
+            yield f"no {kind} control{where}{f' (failed: {cause})' if cause else ''}; {said}: {left}"
+    if whose := [one.untold_cpu for one in measured if one.untold_cpu]:
+        split = ": the loss is split into exposed communication and the rest"
+        rounds = f" in {len(whose)} of {len(measured)} rounds"
+        said = f"{rounds}; from the other rounds: exchange's CPU and waiting" if with_cpu else split
+        yield f"no CPU time {whose[0]}{said}"
     count = sum(one.data is None for one in measured)
-    if not count or not (cause := controls.why_missing("held", point, point.workload.batch_size)):
-        return
-    if count == len(measured):
-        yield f"no held control (failed: {cause}): data wait counts as contention"
-    else:
-        yield (
-            f"no held control in {count} of {len(measured)} rounds (failed: {cause}); from the other rounds: "
-            "data wait"
-        )
+    if count and (cause := controls.why_missing("held", point, point.workload.batch_size)):
+        where = _in(count, len(measured))
+        said = "; from the other rounds: data wait" if where else ": data wait counts as contention"
+        yield f"no held control{where} (failed: {cause}){said}"
 
 
-def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:
-    cause = controls.why_missing(kind, point, point.workload.batch_size)
-    failed = f" (failed: {cause})" if cause else ""
-    is_async = kind == "together" and not measured[0].synchronous
-    left = "contention and exposed communication" if is_async else LEFT_OVER[kind]
-    if count == len(measured):
-        return f"no {kind} control{failed}; counted in the rest: {left}"
-    return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the other rounds: {left}"
+def _in(count: int, whole: int) -> str:
+    """Return the rounds; "" if these are all."""
+    return "" if count == whole else f" in {count} of {whole} rounds"
 
 
 # ---------------------------------------------------------------- emulated rows
@@ -231,44 +209,45 @@ def _ms(seconds: float) -> str:
 
 # Smaller slowdowns of the exchange during compute are not reported.
 SLOWER_BESIDE = 1.05
-# The row has a note of its own for this kind of warning.
-TOLD: WarningKind = "foreign-load"
 
 
-def of_row(
-    cell: Cell,
-    controls: Controls,
-    rounds: Sequence[Round],
-    flags: Sequence[str],
-    efficiency: Estimate | None,
-    drifts: Sequence[Drift],
-    clocks: Clocks | None = None,
-    later: Lasting | None = None,
-) -> Iterator[str]:
+def of_row(found: Found, controls: Controls, rounds: Sequence[Round], flags: Sequence[str]) -> Iterator[str]:
     """Return the notes of a row, worst first; `rounds` are those with a baseline."""
-    point, measured = cell.point, len(cell.times)
+    cell, point, efficiency, later = found.cell, found.cell.point, found.efficiency, found.later
     yield from _findings(cell, flags)
     if "SUPERLINEAR" in flags:
         yield f"SUPERLINEAR: {_superlinear(cell, controls.baseline(point))}"
     yield from _stamps(cell, flags)
-    if clocks is not None and (text := difference(clocks)):
+    if found.clocks is not None and (text := difference(found.clocks)):
         yield f"THROTTLED: {text}"
     if "DRIFTING" in flags:
-        yield from (f"DRIFTING: {one}" for one in drifts)
-        yield from _later(later)
-    yield from _network(cell.receipt)
+        yield from (f"DRIFTING: {one}" for one in found.drifts)
+        if later is not None and later.is_told:
+            size = f"{100 * abs(later.change.mean):.1f} % {'higher' if later.change.mean > 0 else 'lower'}"
+            yield (
+                f"DRIFTING: after {later.after_s:.0f} s more of training its efficiency was {size}, relative to "
+                "the first seconds; the first seconds are not typical"
+            )
+    if cell.receipt is not None and cell.receipt.why:
+        asked = " and ".join(cell.receipt.wanted) or "RDMA"
+        yield f"{cell.receipt.verdict}: asked for {asked}; {cell.receipt.why}"
     yield from cell.nccl_notes
     if efficiency:
-        yield from missing_controls(point, rounds, controls)
-    yield from _no_baseline(point, controls, measured - len(rounds), measured)
-    yield from _failed_controls(controls, point)
+        yield from _lacking(point, rounds, controls)
+    yield from _no_baseline(point, controls, len(cell.times) - len(rounds), len(cell.times))
+    behind = controls.cells_behind(point)
+    for control in behind:  # needed or not; `solo` has a note of its own
+        if control.point.kind != "solo":
+            name = f"{control.point.kind} control at n{control.point.world_size}"
+            yield from (f"its {name}: {text}" for text in _failures(control))
     if efficiency:
-        yield from _controls(controls.by_kind_behind(point))
+        yield from _controls(behind)
         yield from slow_ranks(cell, controls)
     yield from _comm_beside(rounds)
     yield from emulation_notes(cell)
     yield from cell.feed_notes
-    yield from _script_notes(cell, controls, efficiency)
+    if point.workload.script:
+        yield from _script_notes(cell, controls, efficiency)
     yield from _conditions(cell, controls if efficiency else None)
     yield from _warnings(cell)
     yield from filter(None, [traffic.slow_path(cell.paths)])
@@ -281,19 +260,8 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from _stamps(cell, flags)
     yield from emulation_notes(cell)
     yield from cell.feed_notes
-    yield from cell.kernel_notes
-    yield from cell.load.notes()
+    yield from _conditions(cell, None)
     yield from _warnings(cell)
-
-
-def _later(later: Lasting | None) -> Iterator[str]:
-    if later is not None and later.is_told:
-        change = later.change.mean
-        yield (
-            f"DRIFTING: after {later.after_s:.0f} s more of training its efficiency was {100 * abs(change):.1f} "
-            f"% {'higher' if change > 0 else 'lower'}, relative to the first seconds; the first seconds are not "
-            "typical"
-        )
 
 
 # ---------------------------------------------------------------- the cell's own records
@@ -303,19 +271,14 @@ def _findings(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
     yield from _failures(cell)
     yield from _counted(cell, cell.audits)
     yield from filter(None, [cell.less_work])
+    on_gpus = f"{cell.point.world_size} ranks on {counted(cell.gpus, 'GPU')}"
+    sharing = on_gpus if cell.gpus else "more workers than cores"
+    crowding = next((record.crowding for record in cell.records if record.crowding), sharing)
     for mark, reason in claimless_marks().items():
         # The receipt has a note of its own.
         if mark in flags and not (cell.receipt and cell.receipt.verdict == mark):
-            why = _sharing(cell) if mark == "OVERSUBSCRIBED" else reason
+            why = crowding if mark == "OVERSUBSCRIBED" else reason
             yield f"{mark}: {why}; no speedup, efficiency, loss or rank is claimed"
-
-
-def _sharing(cell: Cell) -> str:
-    if crowding := next((record.crowding for record in cell.records if record.crowding), ""):
-        return crowding
-    if cell.gpus:
-        return f"{cell.point.world_size} ranks on {counted(cell.gpus, 'GPU')}"
-    return "more workers than cores"
 
 
 def _failures(cell: Cell) -> Iterator[str]:
@@ -359,11 +322,6 @@ def _stamps(cell: Cell, flags: Sequence[str]) -> Iterator[str]:
         yield f"THROTTLED: {', '.join(cell.throttle_reasons)}"
 
 
-def _network(receipt: Receipt | None) -> Iterator[str]:
-    if receipt is not None and receipt.why:
-        yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
-
-
 def _comm_beside(rounds: Sequence[Round]) -> Iterator[str]:
     logs = [log(one.comm_beside_s / one.comm_s) for one in rounds if one.comm_beside_s and one.comm_s]
     found = interval(logs) if logs else None
@@ -372,9 +330,9 @@ def _comm_beside(rounds: Sequence[Round]) -> Iterator[str]:
 
 
 def _warnings(cell: Cell) -> Iterator[str]:
-    # Older records warn of the power limit too.
+    # The row has a note of its own for foreign load. Older records warn of the power limit too.
     is_fine = cell.clocks is not None and not cell.throttle_reasons
-    told: tuple[WarningKind, ...] = (TOLD, "throttled") if is_fine else (TOLD,)
+    told: tuple[WarningKind, ...] = ("foreign-load", "throttled") if is_fine else ("foreign-load",)
     said = []
     for record in cell.records:
         texts = [warning.text for warning in record.warnings if warning.kind not in told]
@@ -403,7 +361,8 @@ def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
     beside = controls.together(cell.point) if controls else None
     yield from (f"its together control: {note}" for note in (beside.kernel_notes if beside else ()))
     yield from cell.load.notes()
-    behind = [one for one in controls.cells_behind(cell.point) if one.load.kind] if controls else []
+    near = controls.cells_behind(cell.point, ("solo", "together")) if controls else ()
+    behind = [one for one in near if one.load.kind]
     kinds = list(dict.fromkeys(one.point.kind for one in behind))
     whose = f"its {' and '.join(kinds)} {plural(len(kinds), 'control')}"
     yield from (f"{whose}: {note}" for note in joined(one.load for one in behind).notes())
@@ -415,24 +374,16 @@ def _no_baseline(point: Point, controls: Controls, count: int, measured: int) ->
     batch_size = point.reference.batch_size
     cause = controls.why_missing("solo", point, batch_size)
     why = f"failed: {cause}" if cause else "was not measured"
-    rounds = "" if count == measured else f" in {count} of {measured} rounds"
-    yield f"no efficiency{rounds}: the baseline {controls.plain(point.strategy)} at batch {batch_size} {why}"
+    plain = controls.plain(point.strategy)
+    yield f"no efficiency{_in(count, measured)}: the baseline {plain} at batch {batch_size} {why}"
 
 
-def _failed_controls(controls: Controls, point: Point) -> Iterator[str]:
-    """Report failed controls, needed or not; `solo` has a note of its own."""
-    for control in controls.cells_behind(point, controls.keys_behind(point)):
-        if control.point.kind != "solo":
-            name = f"{control.point.kind} control at n{control.point.world_size}"
-            yield from (f"its {name}: {text}" for text in _failures(control))
-
-
-def _controls(behind: Mapping[Kind, Sequence[Cell]]) -> Iterator[str]:
-    for kind, cells in behind.items():
-        found = {mark for cell in cells for mark in marks_of_control(cell)}
-        if doubts := [
-            mark.name for mark in catalogue.MARKS if mark.name in found and kind not in mark.harmless_in
-        ]:
+def _controls(behind: Iterable[Cell]) -> Iterator[str]:
+    marks: dict[str, set[str]] = {}
+    for cell in behind:
+        marks.setdefault(cell.point.kind, set()).update(marks_of_control(cell))
+    for kind, found in marks.items():
+        if doubts := [one.name for one in catalogue.MARKS if one.name in found and kind not in one.harmless_in]:
             yield f"its {kind} control is {', '.join(doubts)}"
 
 
@@ -447,18 +398,15 @@ PAUSES = "pauses:"
 
 def _script_notes(cell: Cell, controls: Controls, efficiency: Estimate | None) -> Iterator[str]:
     """Yield the notes of a script's exchange."""
-    point = cell.point
-    if not point.workload.script:
-        return
-    alone = controls.baseline(point)
+    alone = controls.baseline(cell.point)
     own, of_one = _of_ranks(cell.records), _of_ranks(alone.records) if alone else {}
     yield from (note for note in of_one if not note.startswith(PAUSES))
     if alone is not None:
         # Waiting that one device has too is lost throughput, and no lost scaling.
         seconds = waited_s(alone.records)
-        steps = [time.harmonic_s for cell in alone.cells for time in cell.times.values()]
-        if seconds and steps and seconds > LEAST_WAIT * fmean(steps):
-            part = min(seconds / fmean(steps), 1.0)
+        step_s = known_mean(time.harmonic_s for cell in alone.cells for time in cell.times.values())
+        if seconds and step_s and seconds > LEAST_WAIT * step_s:
+            part = min(seconds / step_s, 1.0)
             yield f"waiting for data: one device alone waits {100 * part:.0f} % of a step for its loader"
     for notes_, where in ((own, ""), (of_one, " (on one device)")):
         if pauses := max((note for note in notes_ if note.startswith(PAUSES)), key=len, default=""):
@@ -477,11 +425,9 @@ def _with_pauses(cell: Cell, alone: Alone | None, efficiency: Estimate | None) -
     """Return the efficiency with the pauses of all steps, which windows leave out."""
     if alone is None or efficiency is None or not cell.times:
         return ""
-    own_s, one_s = _paused_s(cell.records), _paused_s(alone.records)
     step_s = fmean(time.step_s for time in cell.times.values())
     share = cell.point.workload.share(cell.point.world_size)
-    ideal_s = efficiency.mean * step_s
-    found = (ideal_s + one_s / share) / (step_s + own_s)
+    found = (efficiency.mean * step_s + _paused_s(alone.records) / share) / (step_s + _paused_s(cell.records))
     if abs(found - efficiency.mean) < LEAST_PAUSED:
         return ""
     return f"; with its pauses the efficiency is {100 * found:.0f} %"

@@ -17,11 +17,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import prod
+from typing import Any
 
 from msgspec.structs import replace
 
 from scaling.analysis.measured.cell import SUPERLINEAR
 from scaling.analysis.statistics.intervals import Estimate, geometric
+from scaling.analysis.table.rows import shared
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
 from scaling.text import counted
@@ -162,22 +164,16 @@ def _cell(rows: Sequence[ImportedRow]) -> Imported:
     audits = [row.audit for row in rows if row.audit]
     flags = [IMPORTED, *(["FAILED"] if failed else []), *(["AUDIT"] if audits else [])]
     notes = [*audits, *(f"{row.log}: {row.failed}" for row in rows if row.failed)]
-    return Imported(
-        tool=first.tool,
-        world_size=first.world_size,
-        **{name: getattr(first, name) for name in FACTS},
-        parallelism=parallelism(first),
-        rate=geometric(rates) if rates else None,
-        logs=tuple(row.log for row in rows),
-        flags=(*flags, *(() if first.synchronous else ("ASYNC",))),
-        failed=failed,
-        notes=tuple(dict.fromkeys((*notes, *(note for row in rows for note in row.notes)))),
-        run=first.run,
-        steps=sum(row.steps for row in rows),
-        spread=max((row.spread for row in rows if row.spread is not None), default=None),
-        same_work=first.same_work,
-        base=first.base,
-    )
+    own: dict[str, Any] = {
+        "parallelism": parallelism(first),
+        "rate": geometric(rates) if rates else None,
+        "flags": (*flags, *(() if first.synchronous else ("ASYNC",))),
+        "failed": failed,
+        "notes": tuple(dict.fromkeys((*notes, *(note for row in rows for note in row.notes)))),
+        "steps": sum(row.steps for row in rows),
+        "spread": max((row.spread for row in rows if row.spread is not None), default=None),
+    }
+    return Imported(**{**shared(Imported, first), **own}, logs=tuple(row.log for row in rows))
 
 
 # ---------------------------------------------------------------- base
@@ -202,18 +198,16 @@ def _base(cell: Imported, made: Iterable[Imported]) -> Imported | None:
     """Return the row that the efficiency is over. A smallest row is its own base only on the fewest devices that
     its parallelism allows, or on those of `--base`."""
     key = _of_one_global if cell.strong else _work
-    found = [one for one in _bases(cell, made) if key(one) == key(cell) and _is_usable(one)]
+    found = [one for one in made if _may_be_base(one, cell) and key(one) == key(cell) and _is_usable(one)]
     base = min(found, key=lambda one: one.world_size, default=None)
     return None if base is cell and cell.world_size not in (fewest(cell), cell.base) else base
 
 
-def _bases(cell: Imported, made: Iterable[Imported]) -> list[Imported]:
-    """Return the cells whose number of devices and parallelism would make a base."""
+def _may_be_base(one: Imported, cell: Imported) -> bool:
+    """Check whether the number of devices and the parallelism of `one` make a base."""
     if cell.base:
-        return [one for one in made if one.world_size == cell.base <= cell.world_size]
-    if cell.parallelism:
-        return [one for one in made if one.parallelism == cell.parallelism]
-    return [one for one in made if one.world_size == 1]
+        return one.world_size == cell.base <= cell.world_size
+    return one.parallelism == cell.parallelism if cell.parallelism else one.world_size == 1
 
 
 def _is_usable(one: Imported) -> bool:
@@ -242,10 +236,10 @@ def _why_none(cell: Imported, made: Sequence[Imported]) -> str:
     needs = f"no efficiency: it needs a row of {cell.parallelism or 'the same work'} on {where}"
     if cell.base > cell.world_size:
         return f"no efficiency: the base has {cell.base} devices"
-    smallest = min((one for one in made if _curve(one) == _curve(cell)), key=lambda one: one.world_size)
-    if not cell.base and smallest.world_size < max(one.world_size for one in made if _curve(one) == _curve(cell)):
-        needs += f", or --base {smallest.world_size}"
-    others = [one for one in _bases(cell, made) if one.tool == cell.tool and one.run == cell.run]
+    sizes = [one.world_size for one in made if _curve(one) == _curve(cell)]
+    if not cell.base and min(sizes) < max(sizes):
+        needs += f", or --base {min(sizes)}"
+    others = [one for one in made if (one.tool, one.run) == (cell.tool, cell.run) and _may_be_base(one, cell)]
     smaller = [one for one in others if one.world_size < cell.world_size]
     nearest = min(smaller, key=lambda one: len(_differences(cell, one)), default=None)
     if nearest is None:

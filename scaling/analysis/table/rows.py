@@ -15,15 +15,14 @@ from scaling.analysis.statistics.intervals import Drift, Estimate, Lasting, is_d
 from scaling.quiet.notes import SLOWER_CORES
 from scaling.records.events import Failed
 from scaling.records.network import NcclChoice
-from scaling.records.point import (
-    Hardware,
-    Placement,
-    Record,
-    Regime,
-    ServerHosts,
-    Workload,
-)
+from scaling.records.point import Hardware, Placement, Record, Regime, ServerHosts, Workload
 from scaling.records.run import Emulation
+
+
+def shared(kind: type[Record], of: object) -> dict[str, Any]:
+    """Return the fields of this kind of record that an object has under the same names, such as a point."""
+    return {name: getattr(of, name) for name in kind.__struct_fields__ if hasattr(of, name)}
+
 
 # ---------------------------------------------------------------- loss, data wait
 
@@ -392,7 +391,6 @@ class Column(Record, frozen=True, kw_only=True):
     * `interval`: interval, if it is estimated apart from the value.
     * `tables`: condition for each table that may have the column; `place`: position in a table.
     * `csv`: name in CSV, once for each of `ends`; `csv_if`: only in files with a row for which this holds.
-    * `json`: type in JSON; fields of `Row` need none.
     * `explanation`: text for How to read; `phrase`, `color`: of a cause of loss, its words in a sentence, and the
       colour for figures.
     """
@@ -416,7 +414,6 @@ class Column(Record, frozen=True, kw_only=True):
     csv: str = ""
     ends: tuple[str, ...] = ("",)
     csv_if: Callable[[Row], bool] | None = None
-    json: Any = None
     explanation: str = ""
     phrase: str = ""
     color: str = ""

@@ -20,7 +20,6 @@ from msgspec.structs import fields
 
 from scaling.analysis.table import rows
 from scaling.analysis.table.burn_in import OverTime
-from scaling.analysis.table.catalogue import added
 from scaling.analysis.table.cost import Bill, bill
 from scaling.analysis.table.imported import Imported, cells
 from scaling.analysis.table.rows import Baseline, Comparison, Minibatch, OverCpu, Row, Standing, Training
@@ -67,7 +66,6 @@ def _entry(entry: Any) -> dict[str, Any]:
             for name in ("standing", "framework_standing"):
                 if standing := getattr(entry, name):
                     found[name]["verdict"] = standing.verdict
-            found |= {column.key: msgspec.to_builtins(column.value(entry)) for column in added() if column.value}
         case Comparison():
             found["distinguishable"] = entry.distinguishable
         case Minibatch():
@@ -127,7 +125,7 @@ def report_type() -> Any:
     of versions that predicted points before they were measured."""
     standing: Any = _struct("Standing", (Standing,), [("verdict", rows.Verdict, NODEFAULT)]) | None
     known = (("standing", standing, None), ("framework_standing", standing, None))
-    row = _flat(Row, *known, *((column.key, column.json, None) for column in added()))
+    row = _flat(Row, *known)
     baseline = _flat(Baseline)
     over_cpu = _flat(OverCpu, ("cpu", baseline, NODEFAULT))
     certificate = _struct("Certificate", (Certificate,))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scaling.analysis.statistics.sequential import FIRST_ROUNDS
+from scaling.analysis.statistics.intervals import FIRST_ROUNDS
 from scaling.command import check_output, command
 from scaling.errors import UsageError
 from scaling.records.point import Record

@@ -10,8 +10,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.intervals import of_estimate
-from scaling.analysis.statistics.sequential import ERROR, FIRST_ROUNDS
+from scaling.analysis.statistics.intervals import ERROR, FIRST_ROUNDS, of_estimate
 from scaling.analysis.table.analyse import kept, rows
 from scaling.analysis.table.footnotes import slow_ranks
 from scaling.analysis.table.rows import Row

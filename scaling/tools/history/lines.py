@@ -16,7 +16,7 @@ from msgspec.structs import fields
 from scaling import files
 from scaling.analysis.measured.cell import Cell
 from scaling.analysis.measured.controls import Controls, less_work
-from scaling.analysis.measured.rounds import efficiencies
+from scaling.analysis.measured.rounds import logs, rounds
 from scaling.analysis.table.analyse import EXPECTED, kept, launch
 from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import exchanges
@@ -260,14 +260,14 @@ def _rank(one: Headline) -> tuple[bool, float]:
 
 def _said(cell: Cell, controls: Controls) -> Headline:
     cell.less_work = less_work(cell, controls)
-    claimed = efficiencies(cell, controls) if claims(cell) else ()
+    claimed = logs(rounds(cell, controls)) if claims(cell) else []
     return Headline(
         strategy=cell.point.strategy,
         interconnect=cell.point.interconnect,
         world_size=cell.point.world_size,
         samples_per_s=_rate(cell),
         unit=cell.point.workload.unit,
-        efficiency=exp(fmean(map(log, claimed))) if claimed else None,
+        efficiency=exp(fmean(claimed)) if claimed else None,
         flags=marks_of(Found(cell)),
         units_per_sample=cell.point.workload.units_per_sample,
     )

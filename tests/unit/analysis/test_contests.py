@@ -325,14 +325,6 @@ def test_numbers_of_servers_of_one_size_are_curves(cells: Sequence[tuple[int, in
     assert len({*keys.values(), *curve_keys([dedicated]).values()}) == curves + 1
 
 
-def test_rows_of_a_curve_share_its_number() -> None:
-    cells = [("fake:b", 1, 1), ("fake:a", 1, 0), ("fake:b", 2, 2), ("fake:a", 2, 0)]
-    records = [record(point("exchange", n, strategy=name, servers=servers), 0.1) for name, n, servers in cells]
-    assert [(row.strategy, row.curve) for row in rows(records)] == [
-        ("fake:a", 0), ("fake:a", 0), ("fake:b", 1), ("fake:b", 1),
-    ]  # fmt: skip
-
-
 def test_comm_is_that_of_the_same_servers() -> None:
     records = [*sweep(0, 0.1, {2: 0.2}, servers=1), *sweep(0, 0.1, {2: 0.15}, servers=2)]
     quick = record(point("comm", 2, servers=2), 0.01)

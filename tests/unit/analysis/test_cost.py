@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -32,14 +33,15 @@ from scaling.analysis.table.cost import (
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.host import Gpu
-from scaling.records.run import HelperRecord, PointRecord
+from scaling.records.run import Header, HelperRecord, PointRecord
 from scaling.records.telemetry import MachineEnergy, Telemetry
 from scaling.report.formats import csv
 from scaling.report.material import Material
 from scaling.tools.compare.found import METRICS
 from scaling.workloads import data
 from tests.support.compared_runs import without_noise
-from tests.support.golden_rows import check_rows
+from tests.support.golden import check_golden
+from tests.support.golden_rows import check_rows, figures
 from tests.support.gpu_records import GIB, sample, with_gpus
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import by_one_worker, close, failed, header, host, mean, point, record, warning
@@ -76,113 +78,98 @@ def test_the_studies_own_bills(minutes: float, per_hour: float, dollars: float) 
     assert round(paid(minutes * 60, per_hour), 2) == dollars
 
 
-def test_a_million_samples() -> None:
-    """1e6 / 100 per second = 10,000 s of one instance; the interval is that of the rate, turned over."""
-    found = billed(row(1), pricing()).per_million
-    assert {how: one.mean for how, one in found.items()} == {
-        "on_demand": close(10_000 / 3600 * 3.06), "spot": close(10_000 / 3600 * 0.92)
+GPU = Gpu(index=0, name="Tesla V100-SXM2-16GB", uuid="u", memory_bytes=1)
+NEVER = replace(V100, name="never", match=Match(gpu="H100"))
+
+
+def priced(**match: str) -> Price:
+    return replace(V100, match=Match(**match))
+
+
+def of_nodes(*prices: Price) -> tuple[Row, Pricing, Header]:
+    return row(2), pricing(*prices), header([host("node1", gpus=(GPU,)), host("node2", gpus=(GPU,))])
+
+
+def with_servers(kind: str) -> Row:
+    found = rows(SCENES["servers"]()[1])
+    return next(one for one in found if (one.world_size, one.servers, one.server_hosts) == (2, 2, kind))
+
+
+def changed(of: Row, name: str, **fields: Any) -> Row:
+    return replace(of, **{name: replace(getattr(of, name), **fields)})
+
+
+def bills() -> dict[str, tuple[Row, Pricing] | tuple[Row, Pricing, Header]]:
+    """Rows, prices and headers of bills; `row` has 100 samples/s per device."""
+    base = Base("own N=1", row(1), {(row(4).curve, 4): Estimate(mean=0.3, low=None, high=None, n=1)})
+    return {
+        # 1e6 / 100 per second = 10,000 s of one instance; the interval is that of the rate, turned over
+        "a million samples": (row(1), pricing()),
+        "an epoch of 1000": (row(1), pricing(epoch_samples=1000)),
+        "an unknown epoch": (changed(row(1), "workload", data="synthetic"), pricing()),
+        # machines are paid whole
+        **{
+            f"N={n} on {nodes} nodes, {devices} devices a machine": (
+                row(n, nodes=nodes), pricing(replace(V100, devices=devices)),
+            )
+            for n, devices, nodes in ((1, 8, 1), (4, 8, 1), (4, 4, 1), (4, 3, 1), (4, 1, 1), (4, 8, 2))
+        },
+        **{
+            f"{kind} nodes of servers": (with_servers(kind), pricing(replace(V100, devices=2)))
+            for kind in ("shared", "dedicated")
+        },
+        **{flag: (row(2, flags=(flag,)), pricing()) for flag in ("FAILED", "OVERSUBSCRIBED", "MISLABELLED")},
+        # the first price that matches holds
+        "by GPU": of_nodes(NEVER, priced(gpu="Tesla V100*")),
+        "by host": of_nodes(NEVER, priced(host="node*")),
+        "by CPU": of_nodes(NEVER, priced(cpu="Test*")),
+        "another GPU": of_nodes(NEVER, priced(gpu="A100*")),
+        "an emulated device alone": of_nodes(priced(emulated="p100")),
+        "no pattern": of_nodes(priced()),
+        "hosts of several prices": of_nodes(priced(host="node1"), priced(host="node2")),
+        **{
+            f"emulated, {match}": (
+                changed(row(2), "hardware", device="emulated", profile="p100"), pricing(priced(**match))
+            )
+            for match in ({"emulated": "p100"}, {"cpu": "Test*"})
+        },
+        # by the run's own date
+        **{f"seen {day}": (row(1), pricing(replace(V100, seen=day))) for day in ("2026-07-01", "2018-02-01")},
+        "over a base": (row(4), Pricing(None, base=base)),
+        "a row that learnt less": (row(4, learnt_less=True), Pricing(None, base=base)),
+        "no prices": (row(4), Pricing(None)),
     }  # fmt: skip
-    one = found["on_demand"]
+
+
+def test_bills_are_those_of_the_golden_file() -> None:
+    lines = []
+    for name, (of, asked, *headers) in bills().items():
+        found = bill(of, headers[0] if headers else header(), asked)
+        told = msgspec.json.encode(figures(msgspec.to_builtins(found))).decode()
+        lines.append(f"{name}: {found if isinstance(found, str) else told}\n")
+    check_golden("bills.txt", "".join(lines))
+
+
+def test_known_bills() -> None:
+    per_million = billed(row(1), pricing()).per_million
+    dollars = {"on_demand": 3.06, "spot": 0.92}
+    assert {how: one.mean for how, one in per_million.items()} == {
+        how: close(10_000 / 3600 * price) for how, price in dollars.items()
+    }
+    one = per_million["on_demand"]
     assert (one.low, one.high) == (close(8_000 / 3600 * 3.06), close(12_500 / 3600 * 3.06))
-
-
-@pytest.mark.parametrize(
-    ("n", "devices", "nodes", "machines"),
-    [(1, 8, 1, 1), (4, 8, 1, 1), (4, 4, 1, 1), (4, 3, 1, 2), (4, 1, 1, 4), (4, 8, 2, 2)],
-)
-def test_machines_are_paid_whole(n: int, devices: int, nodes: int, machines: int) -> None:
-    found = billed(row(n, nodes=nodes), pricing(replace(V100, devices=devices)))
-    assert (found.machines, found.devices_paid) == (machines, machines * devices)
-    assert found.per_million["on_demand"].mean == close(machines * 3.06 / 3600 * 1e6 / (100 * n))
-
-
-def test_servers_that_have_nodes_of_their_own_are_paid() -> None:
-    servers = [one for one in rows(SCENES["servers"]()[1]) if one.world_size == 2 and one.servers == 2]
-    by_place = {one.server_hosts: billed(one, pricing(replace(V100, devices=2))).machines for one in servers}
-    assert by_place == {"shared": 1, "dedicated": 2}
-
-
-def test_relative_cost_is_one_over_efficiency_where_a_machine_has_one_device() -> None:
-    """Four devices of a machine of eight do 3.2 times what it does with one."""
+    assert billed(row(1), pricing()).per_epoch["spot"].mean == close(1437 / 100 / 3600 * 0.92)
+    # Four devices of a machine of eight do 3.2 times what it does with one.
     found = billed(row(4), pricing()).relative
     assert found and (found.mean, found.low, found.high) == (close(1.25), close(1.0), close(1 / 0.64))
     assert relative(row(4)) == found and relative(row(2, flags=("MISLABELLED",))) is None
     assert mean(billed(row(4), pricing(replace(V100, devices=8))).relative) == close(1 / 3.2)
-
-
-def test_samples_that_taught_less_have_no_relative_cost_to_any_row() -> None:
-    one, four = row(1), row(4)
-    ratio = Estimate(mean=0.3, low=None, high=None, n=1)
-    asked = Pricing(None, base=Base("own N=1", one, {(four.curve, 4): ratio}))
-    assert billed(four, asked).relative is not None
-    stale = replace(four, learnt_less=True)
-    assert billed(stale, asked).relative is None
-    assert why_not(stale) == "its samples teach less" and why_not(four) == ""
+    assert why_not(row(4, learnt_less=True)) == "its samples teach less" and why_not(row(4)) == ""
 
 
 def test_an_epoch_is_what_is_trained_on() -> None:
     published = {name: one.splits["train"] for name, one in data.CATALOGUE.items() if "train" in one.splits}
     assert published == cost.EPOCHS
-
-
-def test_an_epoch() -> None:
-    assert billed(row(1), pricing()).per_epoch["spot"].mean == close(1437 / 100 / 3600 * 0.92)
-    assert billed(row(1), pricing(epoch_samples=1000)).per_epoch["spot"].mean == close(10 / 3600 * 0.92)
-    of_unknown = row(1)
-    of_unknown = replace(of_unknown, workload=replace(of_unknown.workload, data="synthetic"))
-    assert billed(of_unknown, pricing()).per_epoch == {}
-
-
-@pytest.mark.parametrize(
-    ("flag", "said"), [("FAILED", "failed"), ("OVERSUBSCRIBED", "share cores"), ("MISLABELLED", "another network")]
-)
-def test_what_is_not_what_it_says_has_no_price(flag: str, said: str) -> None:
-    found = bill(row(2, flags=(flag,)), header(), pricing())
-    assert isinstance(found, str) and said in found
-
-
-# ---------------------------------------------------------------- whose price it is
-
-
-GPU = Gpu(index=0, name="Tesla V100-SXM2-16GB", uuid="u", memory_bytes=1)
-
-
-@pytest.mark.parametrize(
-    ("match", "name"),
-    [
-        ({"gpu": "Tesla V100*"}, "gpu"),
-        ({"host": "node*"}, "host"),
-        ({"cpu": "Test*"}, "cpu"),
-        ({"gpu": "A100*"}, None),
-        ({"emulated": "p100"}, None),
-        ({}, None),
-    ],
-)
-def test_the_first_price_that_matches_holds(match: dict[str, str], name: str | None) -> None:
-    never = replace(V100, name="never", match=Match(gpu="H100"))
-    found = bill(
-        row(2), header([host(gpus=(GPU,))]), pricing(never, replace(V100, name="gpu", match=Match(**match)))
-    )
-    assert isinstance(found, str) == (name is None)
-    if name is None:
-        assert found == "no price matches these machines"
-
-
-def test_hosts_of_several_prices_have_none() -> None:
-    two = (replace(V100, match=Match(host="node1")), replace(V100, match=Match(host="node2")))
-    assert isinstance(bill(row(2), header([host("node1"), host("node2")]), pricing(*two)), str)
-
-
-def test_an_emulated_row_has_the_price_of_the_emulated_device_and_says_so() -> None:
-    made = row(2)
-    made = replace(made, hardware=replace(made.hardware, device="emulated", profile="p100"))
-    assert isinstance(bill(made, header(), pricing()), str)
-    assert billed(made, pricing(replace(V100, match=Match(emulated="p100")))).emulated
-
-
-@pytest.mark.parametrize(("seen", "told"), [("2026-07-01", ""), ("2018-02-01", "2018-02-01"), ("", "")])
-def test_old_prices_are_told_by_the_runs_own_date(seen: str, told: str) -> None:
-    assert billed(row(1), pricing(replace(V100, seen=seen))).price_is_old == told
 
 
 # ---------------------------------------------------------------- the knee

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.device_use import GpuSplit, split, traced
-from scaling.analysis.measured.trace_split import Event, gpu_time
+from scaling.analysis.measured.device_use import Event, GpuSplit, gpu_time, split, traced
 from scaling.analysis.table.analyse import rows
 from scaling.records.telemetry import TRACED, GpuTime, Kernels
 from tests.support.cuda_traces import ALL_REDUCE, COPY, GEMM, kernel, nccl, trace

@@ -10,7 +10,7 @@ from math import log
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.statistics.sequential import ERROR, FIRST_ROUNDS, judged, rounds_that_show, unseen
+from scaling.analysis.statistics.intervals import ERROR, FIRST_ROUNDS, judged, rounds_that_show, unseen
 from scaling.records.run import FAIL, NO_VERDICT, PASS, CertificateResult, Criterion
 from scaling.report.verdict import result_of
 from tests.bench.verdicts import Noise, decided, line, referred

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.measured.device_use import DeviceUse
-from scaling.analysis.measured.trace_split import gpu_time
+from scaling.analysis.measured.device_use import DeviceUse, gpu_time
 from scaling.analysis.measured.traffic import nccl_text
 from scaling.analysis.table.analyse import analyse
 from scaling.analysis.table.cost import relative
