@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ def run(lab: Lab, ranks: int, *words: str, timeout_s: float = 200) -> subprocess
 def unreachable(lab: Lab, node: str, card: str, address: str) -> Iterator[None]:
     """Packets of a node to an address have a wrong hardware address: no node takes them."""
     with wires.inside(lab, node) as ip:
-        wrong = {"dst": address, "lladdr": "02:00:00:00:00:99", "ifindex": wires.index(card)}
+        wrong = {"dst": address, "lladdr": "02:00:00:00:00:99", "ifindex": socket.if_nametoindex(card)}
         ip.neigh("replace", **wrong, state="permanent")
     try:
         yield
@@ -111,7 +112,7 @@ def unreachable(lab: Lab, node: str, card: str, address: str) -> Iterator[None]:
 def shaped_bits_per_s(lab: Lab, room: str, interface: str) -> float:
     """What the kernel says that one end of a link is shaped to."""
     with wires.inside(lab, room) as ip:
-        (found,) = ip.get_qdiscs(index=wires.index(interface))
+        (found,) = ip.get_qdiscs(index=socket.if_nametoindex(interface))
     assert found.get_attr("TCA_KIND") == "tbf"
     options = found.get_attr("TCA_OPTIONS")
     rate = options.get_attr("TCA_TBF_RATE64") or options.get_attr("TCA_TBF_PARMS")["rate"]
@@ -119,9 +120,7 @@ def shaped_bits_per_s(lab: Lab, room: str, interface: str) -> float:
 
 
 def ends_bits_per_s(lab: Lab, node: str, card: str) -> tuple[float, float]:
-    nic = lab.nic(card)
-    assert nic is not None
-    port = lab.port(node, nic)
+    port = lab.port(node, lab.nic(card, card))
     return shaped_bits_per_s(lab, node, card), shaped_bits_per_s(lab, state.SWITCH, port)
 
 
