@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling import frameworks
 from scaling.analysis.table.analyse import rows
 from scaling.analysis.table.rows import Row
 from scaling.records.run import PointRecord
 from scaling.tools.compare import verdicts
-from scaling.tools.compare.found import METRICS, Cell, Name, packages
+from scaling.tools.compare.found import METRICS, Cell, Name
 from scaling.tools.compare.verdicts import Rule
 from tests.bench.simulated_gates import Gate, moved, pool
 from tests.support.compared_runs import SOLO_S, Rows, is_red, launch, share_red, side, without_noise
@@ -369,10 +368,6 @@ def test_packages_of_other_frameworks_do_not_set_cells_apart(strategy: str, pack
     ]
     cells = verdicts.cells([rows(records)], [rows(records)], rule(apart=(f"versions of {package} 0.6.2 | 0.6.3",)))
     assert {cell.verdict for cell in cells} == {"not comparable" if refused else "same"}
-
-
-def test_the_packages_of_frameworks_are_known() -> None:
-    assert {one.name: frozenset(one.distributions) for one in frameworks.LISTED} == packages().frameworks
 
 
 def test_cells_with_equal_names_are_matched_by_their_settings() -> None:
