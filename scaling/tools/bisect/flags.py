@@ -23,6 +23,16 @@ KINDS = ["exchange", "solo", "together", "comm"]
 # default of --rounds
 ROUNDS = 3
 
+_ROUNDS = typer.Option(
+    help="How often each point of the proof is measured, each time in new processes.", metavar="N"
+)
+_NOISE = typer.Option(
+    help="Variation of healthy nodes between starts, in percent; nodes that are slower by less than twice that "
+    "are not searched.",
+    metavar="PERCENT",
+    show_default="estimated from windows",
+)
+
 app = typer.Typer(add_completion=False)
 
 
@@ -52,21 +62,8 @@ _FIELDS = (
 @with_fields(_FIELDS, name="bisect")
 def bisect(
     context: typer.Context,
-    rounds: Annotated[
-        int,
-        typer.Option(
-            help="How often each point of the proof is measured, each time in new processes.", metavar="N"
-        ),
-    ] = ROUNDS,
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            help="Variation of healthy nodes between starts, in percent; nodes that are slower by less than twice "
-            "that are not searched.",
-            metavar="PERCENT",
-            show_default="estimated from windows",
-        ),
-    ] = None,
+    rounds: Annotated[int, _ROUNDS] = ROUNDS,
+    noise: Annotated[float | None, _NOISE] = None,
     view: View = "auto",
     **flags: Any,
 ) -> Asked:

@@ -28,20 +28,7 @@ from scaling.sweep.view.plain import Stream, View
 from scaling.text import counted, plus_minus
 from scaling.tools.bisect import searching
 from scaling.tools.bisect.flags import Asked
-from scaling.tools.bisect.searching import (
-    PRIOR,
-    SUSPECTED,
-    Floats,
-    Found,
-    Search,
-    Suspect,
-    Trial,
-    Wave,
-    points_for,
-    searched,
-    suspects,
-    volume,
-)
+from scaling.tools.bisect.searching import Floats, Found, Search, Suspect, Trial, Wave, searched, volume
 from scaling.tools.lab import slowdown
 from scaling.tools.predict.evidence import exchange_of
 from scaling.tools.predict.model import hidden, transformed
@@ -105,7 +92,9 @@ def promise(
     walk_sd = read().walk.beyond * sqrt(log2(len(nodes) / (len(nodes) - len(slow))))
     # two points are compared, each started once
     found = found * np.exp(rng.standard_normal(DRAWS) * sqrt(2 * noise**2 + walk_sd**2))
-    low, middle, high = _quantiles(found, weights, (0.1, 0.5, 0.9))
+    order = np.argsort(found)
+    ranked = np.cumsum(weights[order]) - 0.5 * weights[order]
+    low, middle, high = np.interp((0.1, 0.5, 0.9), ranked, found[order])
     return Promise(efficiency=float(middle), low=float(low), high=float(high))
 
 
@@ -139,12 +128,6 @@ def _exposed(
     logs = -0.5 * (FREEDOM + 1) * np.log1p(missed**2 / FREEDOM) - 0.5 * z**2 * (1 - 1 / WIDELY**2)
     weights = np.exp(logs - logs.max())
     return left_s(other), weights / weights.sum()
-
-
-def _quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> Floats:
-    order = np.argsort(values)
-    ranked = np.cumsum(weights[order]) - 0.5 * weights[order]
-    return np.interp(at, ranked, values[order])
 
 
 # ---------------------------------------------------------------- proof
@@ -191,13 +174,6 @@ def proof(records: Iterable[PointRecord], without: Sequence[str], control: Seque
 # ---------------------------------------------------------------- printed lines
 
 
-NO_SUSPECT = "no suspect: ranks compute alike, and paths carry alike"
-
-
-def evidence_lines(suspects: Iterable[Suspect]) -> list[str]:
-    return [f"suspect {one.node}: {one.why}" for one in suspects] or [NO_SUSPECT]
-
-
 def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
     by = f"by {counted(points, 'point')} in {counted(waves, 'wave')}"
     left = f"; undecided: {', '.join(doubted)}" if doubted else ""
@@ -206,11 +182,6 @@ def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], poin
     if doubted:
         return f"no node is surely slow, {by}{left}: start again, with more --windows"
     return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
-
-
-def broken_off_line(slow: Sequence[str]) -> str:
-    before = f"the proof of {', '.join(slow)} was complete" if slow else "a slow node was found"
-    return f"stopped before {before}: the measured points are kept; start again"
 
 
 def promise_line(found: Promise | None, slow: Sequence[str]) -> str:
@@ -273,7 +244,9 @@ def bisect(lead: Lead, asked: Asked) -> int:
         except Interrupted as stop:
             if stop.by_launcher:
                 output = launcher_output() or output
-            found.said.append(broken_off_line(found.blamed))
+            blamed = ", ".join(found.blamed)
+            before = f"the proof of {blamed} was complete" if blamed else "a slow node was found"
+            found.said.append(f"stopped before {before}: the measured points are kept; start again")
             raise
         finally:
             screen.closed(output)
@@ -292,7 +265,7 @@ def check_one_exchange(made: Plan, why: str) -> None:
 
 def most_points(nodes: int, rounds: int) -> int:
     """Return how many points a search among so many nodes measures, if one node is slow."""
-    return len(EVIDENCE) + points_for(nodes) + 4 * rounds
+    return len(EVIDENCE) + searching.points_for(nodes) + 4 * rounds
 
 
 def _check(made: Plan) -> None:
@@ -329,18 +302,25 @@ class Bisection:
         if any(isinstance(record.outcome, Failed) for record in evidence):
             self._note("the exchange of all nodes failed, so nothing can be searched; see the log named above")
             return 1
-        pointed = suspects(evidence[0], evidence[1], self._noise or searching.noise(evidence[:1]))
-        for line in evidence_lines(pointed):
-            self._note(line)
+        together, exchange = evidence
+        pointed = searching.suspects(together, exchange, self._noise or searching.noise([together]))
+        for one in pointed:
+            self._note(f"suspect {one.node}: {one.why}")
+        if not pointed:
+            self._note("no suspect: ranks compute alike, and paths carry alike")
         search = self._searched(pointed)
         if search is None:
             return 1
-        self.blamed = self._slow(search, pointed)
+        found = search.found
+        slow, doubted = self._names(found.slow), self._names(found.doubted)
+        self._note(outcome_line(found, slow, doubted, len(search.trials), self._waves))
+        computing = [one.node for one in pointed if one.slower]
+        self.blamed = tuple(node for node in self.nodes if node in slow or node in computing)
         return self._proved(search, evidence, self.blamed) if self.blamed else 0
 
     def _searched(self, pointed: Sequence[Suspect]) -> Search | None:
         named = {one.node for one in pointed}
-        priors = [SUSPECTED if node in named else PRIOR for node in self.nodes]
+        priors = [searching.SUSPECTED if node in named else searching.PRIOR for node in self.nodes]
         search = Search(priors, self._noise or searching.LEAST_NOISE, self._made.config.seed)
         measured: list[PointRecord] = []
         while wave := search.next_wave():
@@ -375,13 +355,6 @@ class Bisection:
             number += self._made.rounds + 1
         points = tuple(self._on(self._waved, group, number) for group in groups)
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
-
-    def _slow(self, search: Search, pointed: Sequence[Suspect]) -> tuple[str, ...]:
-        found = search.found
-        slow, doubted = self._names(found.slow), self._names(found.doubted)
-        self._note(outcome_line(found, slow, doubted, len(search.trials), self._waves))
-        computing = [one.node for one in pointed if one.slower]
-        return tuple(node for node in self.nodes if node in slow or node in computing)
 
     def _proved(self, search: Search, evidence: Sequence[PointRecord], slow: Sequence[str]) -> int:
         healthy = [node for node in self.nodes if node not in slow]

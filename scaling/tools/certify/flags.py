@@ -126,7 +126,9 @@ def certify(
     Devices and links are measured first. Then rounds follow until the verdict is decided. A false FAIL and a
     false PASS have a probability of 1 % each. The nearer the line, the more rounds a PASS takes.
     """
-    _check_minutes(minutes)
+    if not isfinite(minutes) or not 0 < minutes <= MOST_MINUTES:
+        allowed = f"not between 0 and {MOST_MINUTES:g}; write for example --minutes 15"
+        raise UsageError(f"--minutes {minutes:g}: {allowed}")
     for flag, file in (("--junit", junit), ("--archive", archive), ("--metrics", metrics)):
         if file is not None:
             check_output(file, flag)
@@ -144,10 +146,3 @@ def certify(
         archive=archive,
         sign=sign,
     )
-
-
-def _check_minutes(minutes: float) -> None:
-    if not isfinite(minutes) or not 0 < minutes <= MOST_MINUTES:
-        raise UsageError(
-            f"--minutes {minutes:g}: not between 0 and {MOST_MINUTES:g}; write for example --minutes 15"
-        )

@@ -188,6 +188,7 @@ def test_a_healthy_cluster_is_left_alone(tmp_path: Path) -> None:
     found = bisected(tmp_path, option=["comm_s=0.004", "exchange_s=0.004"])
     assert found.code == 0
     assert any(line.startswith("no slow node (") for line in found.said), found.said
+    assert "no suspect: ranks compute alike, and paths carry alike" in found.said
     assert {record.point.kind for record in found.records} == {"together", "exchange", "comm"}
     assert any("are not searched" in line for line in found.said)
 

@@ -20,7 +20,6 @@ from scaling.tools.bisect.searching import (
     belief,
     points_for,
     searched,
-    suspects,
     tail,
 )
 from scaling.tools.predict.setting import read
@@ -35,11 +34,6 @@ def test_being_last_by_chance() -> None:
     assert tail(4, 4, 0.25) == pytest.approx(1 / 256)
     assert tail(3, 4, 0.25) == pytest.approx(13 / 256)
     assert tail(0, 4, 0.25) == pytest.approx(1.0)
-
-
-def test_without_evidence_nobody_is_suspected() -> None:
-    assert suspects(None, None, 0.03) == ()
-    assert list(leading.evidence_lines(())) == ["no suspect: ranks compute alike, and paths carry alike"]
 
 
 def proved(gains: list[float], of_control: float = 0.003) -> Proof:
