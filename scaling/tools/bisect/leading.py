@@ -1,18 +1,16 @@
-"""Rank 0's part of the search: evidence, waves, promise and proof. All points belong to one run."""
+"""Rank 0's part of the search: evidence, waves and proof. All points belong to one run."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from math import exp, log2, sqrt
 from operator import sub
 from statistics import fmean
 from typing import TextIO
 
-import numpy as np
 from msgspec.structs import replace
 
-from scaling.analysis.measured.step_time import lock_step, step_time
+from scaling.analysis.measured.step_time import step_time
 from scaling.analysis.statistics.intervals import Estimate, interval
 from scaling.errors import Interrupted, UsageError
 from scaling.plan.groups import Group
@@ -28,107 +26,9 @@ from scaling.sweep.view.plain import Stream, View
 from scaling.text import counted, plus_minus
 from scaling.tools.bisect import searching
 from scaling.tools.bisect.flags import Asked
-from scaling.tools.bisect.searching import Floats, Found, Search, Suspect, Trial, Wave, searched, volume
+from scaling.tools.bisect.searching import Found, Search, Suspect, Wave, searched
 from scaling.tools.lab import slowdown
-from scaling.tools.predict.evidence import exchange_of
-from scaling.tools.predict.model import hidden, transformed
-from scaling.tools.predict.setting import known_model, read
 from scaling.transport.mpi import launcher_output
-
-# ---------------------------------------------------------------- promise
-# A step takes the time of the slowest rank (`together`) plus the exposed part of the exchange. The hidden share is
-# drawn from what published clusters show (scaling/tools/predict/priors.toml), weighted by how well it explains the
-# exposed time.
-
-
-DRAWS, SEED = 8000, 20260101
-# The hidden share is drawn this many times as widely and reweighted, because it may be far off.
-WIDELY = 3.0
-# model error as a share of a step; degrees of freedom of Student's t, which tolerates outliers
-LACKING, FREEDOM = 0.02, 4.0
-
-
-class Promise(Record, frozen=True, kw_only=True):
-    """Predicted efficiency of the others, a fraction of 1: the median and its 80 % interval."""
-
-    efficiency: float
-    low: float
-    high: float
-
-
-def promise(
-    exchange: PointRecord,
-    together: PointRecord,
-    alone: PointRecord,
-    trials: Sequence[Trial],
-    slow: frozenset[int],
-    nodes: Sequence[str],
-    noise: float,
-) -> Promise | None:
-    """Predict the efficiency of the others. `noise` is the standard deviation of the logarithm of a point's time.
-    None if a needed point was not measured."""
-    whole, beside, base = step_time(exchange), lock_step(together), step_time(alone)
-    if whole is None or beside is None or base is None:
-        return None
-    seats, out = beside.seats, {nodes[index] for index in slow}
-    left = [rank for rank in together.ranks if rank.host not in out and rank.launch_rank in seats]
-    shown_s = max(0.0, whole.step_s - max(seat.step_s for seat in seats.values()))
-    off_s = sqrt(2 * noise**2 + LACKING**2) * whole.step_s
-    healthy = [one.log_s for one in trials if not one.nodes & slow]
-    ill = [one.log_s for one in trials if one.nodes & slow]
-    rng = np.random.default_rng(SEED)
-    compute_s = max(seats[rank.launch_rank].step_s for rank in left)
-    if healthy and exchange.point.workload.script:
-        # Its groups trained: what was exposed among healthy nodes is known.
-        ill, shown_s = [], max(0.0, exp(fmean(healthy)) - compute_s)
-    if healthy and ill:
-        ill_s = exp(fmean(ill)) * volume(exchange, len(nodes))
-        healthy_s = exp(fmean(healthy)) * volume(exchange, len(nodes) - len(slow), len(left))
-        exposed_s, weights = _exposed(exchange.point, base.step_s, ill_s, healthy_s, shown_s, off_s, noise, rng)
-    else:
-        exposed_s = np.maximum(shown_s + off_s * rng.standard_normal(DRAWS), 0.0)
-        weights = np.full(DRAWS, 1 / DRAWS)
-    found = base.step_s / (compute_s + exposed_s)
-    walk_sd = read().walk.beyond * sqrt(log2(len(nodes) / (len(nodes) - len(slow))))
-    # two points are compared, each started once
-    found = found * np.exp(rng.standard_normal(DRAWS) * sqrt(2 * noise**2 + walk_sd**2))
-    order = np.argsort(found)
-    ranked = np.cumsum(weights[order]) - 0.5 * weights[order]
-    low, middle, high = np.interp((0.1, 0.5, 0.9), ranked, found[order])
-    return Promise(efficiency=float(middle), low=float(low), high=float(high))
-
-
-def _exposed(
-    point: Point,
-    alone_s: float,
-    ill_s: float,
-    healthy_s: float,
-    shown_s: float,
-    off_s: float,
-    noise: float,
-    rng: np.random.Generator,
-) -> tuple[Floats, Floats]:
-    """Draw the exposed seconds of a healthy exchange, and the weight of each draw. `ill_s` and `healthy_s` are the
-    exchange alone, with slow nodes and among as many healthy ones as remain; `shown_s` is what was exposed, known
-    to `off_s`."""
-    known, believed = known_model(point.workload.model), read().constants
-    name = hidden(exchange_of(point).overlap, emulated=bool(point.hardware.profile))
-    hide, window = believed[name], believed["window"]
-    z = WIDELY * rng.standard_normal(DRAWS)
-    share = transformed(name, hide.mean + hide.sd * z)
-    window_s = alone_s * np.exp(window.mean + window.sd * rng.standard_normal(DRAWS))
-    tail = known.tail if known else 0.0
-
-    def left_s(whole_s: Floats) -> Floats:
-        hardly = np.maximum(whole_s - window_s, tail * whole_s)
-        return np.asarray((1 - share) * whole_s + share * hardly)
-
-    one, other = (seconds * np.exp(noise * rng.standard_normal(DRAWS)) for seconds in (ill_s, healthy_s))
-    missed = (left_s(one) - shown_s) / off_s
-    logs = -0.5 * (FREEDOM + 1) * np.log1p(missed**2 / FREEDOM) - 0.5 * z**2 * (1 - 1 / WIDELY**2)
-    weights = np.exp(logs - logs.max())
-    return left_s(other), weights / weights.sum()
-
 
 # ---------------------------------------------------------------- proof
 # Every round measures all nodes, all without the suspects, and all without as many healthy nodes. This control
@@ -184,25 +84,12 @@ def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], poin
     return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
 
 
-def promise_line(found: Promise | None, slow: Sequence[str]) -> str:
-    if found is None:
-        return "no prediction: a point that it needs was not measured"
-    between = f"80 %: {100 * found.low:.0f} to {100 * found.high:.0f}"
-    return f"PREDICTED without {', '.join(slow)}: efficiency {100 * found.efficiency:.1f} % ({between})"
-
-
-def proof_lines(
-    found: Proof, slow: Sequence[str], control: Sequence[str], promise: Promise | None
-) -> Iterator[str]:
+def proof_lines(found: Proof, slow: Sequence[str], control: Sequence[str]) -> Iterator[str]:
     """Write the lines of a proof: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`."""
     yield (
         f"{100 * found.everyone:.1f} -> {100 * found.without:.1f} % ({points(found.gain)}) without "
         f"{', '.join(slow)}; without {', '.join(control)}: {100 * found.control:.1f} %"
     )
-    if promise is not None:
-        where = "inside" if promise.low <= found.without <= promise.high else "outside"
-        off = 100 * (found.without - promise.efficiency)
-        yield f"{off:+.1f} percentage points from the prediction, {where} its 80 % interval"
     if found.gain.low is None:
         yield "one round: no interval; --rounds 3 or more give one"
     elif found.gain.high is not None and found.gain.high < 0:
@@ -316,7 +203,7 @@ class Bisection:
         self._note(outcome_line(found, slow, doubted, len(search.trials), self._waves))
         computing = [one.node for one in pointed if one.slower]
         self.blamed = tuple(node for node in self.nodes if node in slow or node in computing)
-        return self._proved(search, evidence, self.blamed) if self.blamed else 0
+        return self._proved(search, self.blamed) if self.blamed else 0
 
     def _searched(self, pointed: Sequence[Suspect]) -> Search | None:
         named = {one.node for one in pointed}
@@ -356,7 +243,7 @@ class Bisection:
         points = tuple(self._on(self._waved, group, number) for group in groups)
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
 
-    def _proved(self, search: Search, evidence: Sequence[PointRecord], slow: Sequence[str]) -> int:
+    def _proved(self, search: Search, slow: Sequence[str]) -> int:
         healthy = [node for node in self.nodes if node not in slow]
         if len(healthy) < max(2, len(slow)):
             self._note(f"{len(slow)} of {len(self.nodes)} nodes are slow: too few are left for a proof")
@@ -367,23 +254,14 @@ class Bisection:
         place = () if healthy[0] == self.nodes[0] else (healthy[0],)
         alone = replace(self._solo, kind="solo", world_size=1, hosts=place)
         records: list[PointRecord] = []
-        promised: Promise | None = None
         for number in range(1, self._made.rounds + 1):
             points = [replace(alone, round=number), replace(self._cells["exchange"], round=number)]
-            points += [self._on(self._cells["exchange"], side, number) for side in sides]
-            found = self._round(points)
-            if number == 1:
-                promised = promise(
-                    evidence[1], evidence[0], found[0], search.trials,
-                    frozenset(map(self.nodes.index, slow)), self.nodes, search.noise,
-                )  # fmt: skip
-                self._note(promise_line(promised, slow))
-            records += found
+            records += self._round([*points, *(self._on(self._cells["exchange"], side, number) for side in sides)])
         whole = proof(records, *sides)
         if whole is None:
             self._note("no round of the proof is complete: nothing is proved; see the logs named above")
             return 1
-        for line in proof_lines(whole, slow, control, promised):
+        for line in proof_lines(whole, slow, control):
             self._note(line)
         return int(any(isinstance(record.outcome, Failed) for record in records))
 
