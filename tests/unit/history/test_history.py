@@ -55,19 +55,13 @@ def test_the_headline_is_the_reports(name: str) -> None:
     run = SCENES[name]()
     found, row = headline(run), of_report(rows(run[1]))
     assert row is not None
-    assert (found.strategy, found.interconnect, found.world_size) == (
-        row.strategy,
-        row.interconnect,
-        row.world_size,
-    )
+    names = ("strategy", "interconnect", "world_size")
+    assert [getattr(found, name) for name in names] == [getattr(row, name) for name in names]
     assert found.samples_per_s == close(mean(row.samples_per_s))
     assert found.efficiency == (None if row.efficiency is None else close(mean(row.efficiency)))
     assert set(found.flags) == set(row.flags) - {"SUPERLINEAR", "DRIFTING"}
-
-
-def test_a_mislabelled_exchange_is_the_last_choice_for_the_headline() -> None:
-    """Of the scene, 4 ranks over eth0 are faster, but their bytes went over ib0."""
-    assert headline(SCENES["networks"]()).interconnect == "ib0"
+    # 4 ranks over eth0 are faster, but their bytes went over ib0: MISLABELLED.
+    assert name != "networks" or found.interconnect == "ib0"
 
 
 def test_a_line_costs_little_for_each_point() -> None:
