@@ -50,7 +50,7 @@ def parse(argv: Sequence[str]) -> Asked | None:
 
 
 # flags of scaling.run in the order of --help; the search sets the other fields
-_FIELDS = (
+EXCHANGE = (
     "script", "label", "unit", "samples_per_step", "in_place",
     "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
     "interconnect", "fabric", "cpus_per_rank", "windows", "window_s", "seed", "startup_timeout_s",
@@ -59,7 +59,7 @@ _FIELDS = (
 
 
 @app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
-@with_fields(_FIELDS, name="bisect")
+@with_fields(EXCHANGE, name="bisect")
 def bisect(
     context: typer.Context,
     rounds: Annotated[int, _ROUNDS] = ROUNDS,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from operator import sub
 from statistics import fmean
 from typing import TextIO
 
@@ -16,7 +16,7 @@ from scaling.errors import Interrupted, UsageError
 from scaling.plan.groups import Group
 from scaling.plan.plan import Plan
 from scaling.records.events import Failed
-from scaling.records.point import Kind, Point, Record
+from scaling.records.point import Kind, Point
 from scaling.records.run import PointRecord
 from scaling.run.invocation import resolve
 from scaling.run.ranks import Lead
@@ -35,40 +35,25 @@ from scaling.transport.mpi import launcher_output
 # shows what fewer nodes alone bring.
 
 
-class Proof(Record, frozen=True, kw_only=True):
-    """Mean efficiencies over rounds, as fractions of 1. `gain` and `of_control` are differences from `everyone`,
-    paired by round."""
-
-    everyone: float
-    without: float
-    control: float
-    gain: Estimate
-    of_control: Estimate
+# Efficiencies of one round, as fractions of 1: of all nodes, of all without the suspects, and of the control.
+Proved = tuple[float, float, float]
 
 
-def proof(records: Iterable[PointRecord], without: Sequence[str], control: Sequence[str]) -> Proof | None:
-    """Compute the proof; `without` and `control` are the hosts of each side. None if no round is complete."""
-    by_round: dict[int, dict[str, float]] = {}
+def proof(records: Iterable[PointRecord], without: Sequence[str], control: Sequence[str]) -> list[Proved]:
+    """Return the complete rounds; `without` and `control` are the hosts of each side."""
+    by_round: dict[int, dict[str, float]] = defaultdict(dict)
     for record in records:
         time = step_time(record)
         name = {(): "everyone", tuple(without): "without", tuple(control): "control"}.get(record.point.hosts)
         if record.point.kind == "solo":
             name = "alone"
         if time is not None and name and record.point.kind in ("solo", "exchange"):
-            by_round.setdefault(record.point.round, {})[name] = time.step_s
-    whole = [times for times in by_round.values() if len(times) == 4]
-    if not whole:
-        return None
-    everyone, less, controls = (
-        [times["alone"] / times[name] for times in whole] for name in ("everyone", "without", "control")
-    )
-    return Proof(
-        everyone=fmean(everyone),
-        without=fmean(less),
-        control=fmean(controls),
-        gain=interval(list(map(sub, less, everyone))),
-        of_control=interval(list(map(sub, controls, everyone))),
-    )
+            by_round[record.point.round][name] = time.step_s
+    return [
+        (one["alone"] / one["everyone"], one["alone"] / one["without"], one["alone"] / one["control"])
+        for one in by_round.values()
+        if len(one) == 4
+    ]
 
 
 # ---------------------------------------------------------------- printed lines
@@ -84,20 +69,22 @@ def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], poin
     return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
 
 
-def proof_lines(found: Proof, slow: Sequence[str], control: Sequence[str]) -> Iterator[str]:
-    """Write the lines of a proof: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`."""
-    yield (
-        f"{100 * found.everyone:.1f} -> {100 * found.without:.1f} % ({points(found.gain)}) without "
-        f"{', '.join(slow)}; without {', '.join(control)}: {100 * found.control:.1f} %"
-    )
-    if found.gain.low is None:
+def proof_lines(proved: Sequence[Proved], slow: Sequence[str], control: Sequence[str]) -> Iterator[str]:
+    """Write the lines of a proof: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`.
+    Differences are paired by round."""
+    before, after, other = (100 * fmean(values) for values in zip(*proved, strict=True))
+    gain = interval([without - everyone for everyone, without, _ in proved])
+    of_control = interval([fewer - everyone for everyone, _, fewer in proved])
+    names, others = ", ".join(slow), ", ".join(control)
+    yield f"{before:.1f} -> {after:.1f} % ({points(gain)}) without {names}; without {others}: {other:.1f} %"
+    if gain.low is None:
         yield "one round: no interval; --rounds 3 or more give one"
-    elif found.gain.high is not None and found.gain.high < 0:
-        yield f"refuted: without {', '.join(slow)} the others do worse"
-    elif found.gain.low <= 0:
+    elif gain.high is not None and gain.high < 0:
+        yield f"refuted: without {names} the others do worse"
+    elif gain.low <= 0:
         yield "not proved: the interval includes zero; more --rounds narrow it"
-    elif found.of_control.low is not None and found.of_control.low > 0:
-        yield f"the control gains too ({points(found.of_control)}): part of the gain comes from fewer nodes"
+    elif of_control.low is not None and of_control.low > 0:
+        yield f"the control gains too ({points(of_control)}): part of the gain comes from fewer nodes"
 
 
 def points(found: Estimate) -> str:
@@ -258,7 +245,7 @@ class Bisection:
             points = [replace(alone, round=number), replace(self._cells["exchange"], round=number)]
             records += self._round([*points, *(self._on(self._cells["exchange"], side, number) for side in sides)])
         whole = proof(records, *sides)
-        if whole is None:
+        if not whole:
             self._note("no round of the proof is complete: nothing is proved; see the logs named above")
             return 1
         for line in proof_lines(whole, slow, control):
