@@ -125,9 +125,10 @@ def certify(lead: Lead, asked: Asked, found: Findings | None) -> int:
     check_given(made, given)
     header = lead.header(made)
     check_one_exchange(made, "a verdict is on one")
-    point = next(cell for cell in made.cells if cell.kind == "exchange")
-    if asked.reference and (apart := reference.differences(asked.reference, header, point)):
-        raise UsageError(f"--reference {asked.reference_name}: is of another launch: {'; '.join(apart)}")
+    if asked.reference:
+        point = next(cell for cell in made.cells if cell.kind == "exchange")
+        if apart := reference.differences(asked.reference, header, point):
+            raise UsageError(f"--reference {asked.reference_name}: is of another launch: {'; '.join(apart)}")
     if invocation.dry_run:
         return lead.show(made)
     judging = Judge(lead, asked, found, header)

@@ -122,14 +122,15 @@ def _holder(wanted: Lab) -> Iterator[Holder]:
 def change(name: str, texts: Sequence[str]) -> Lab:
     """Apply all words in order, or none if one is wrong. Raises UsageError, LaunchError."""
     with state.locked():
-        lab = before = state.load(name)
+        lab = state.load(name)
         for text in texts:
             lab = shapes.changed(lab, text)
         wires.apply(lab, lab.nics)
-        for link in {*before.down} ^ {*lab.down}:
-            node, _, card = link.partition(".")
-            with wires.inside(lab, node) as ip:
-                ip.link("set", index=if_nametoindex(card), state="down" if link in lab.down else "up")
+        for target, _, value in (text.partition("=") for text in texts):
+            for node, _, card in (link.partition(".") for link in shapes.links_of(lab, target)):
+                if value in ("up", "down"):
+                    with wires.inside(lab, node) as ip:
+                        ip.link("set", index=if_nametoindex(card), state=value)
         state.save(lab)
         files.write(lab)
         return lab

@@ -30,8 +30,7 @@ def changed(lab: Lab, text: str) -> Lab:
     node, _, card = target.rpartition(".")
     if node and node not in lab.nodes:
         raise UsageError(f"{text}: lab {lab.name} has no node {node!r}; {near(node, lab.nodes)}")
-    nic = lab.nic(card, text)
-    links = [f"{one}.{card}" for one in ([node] if node else lab.nodes)]
+    nic, links = lab.nic(card, text), links_of(lab, target)
     if value in ("up", "down"):
         others = tuple(link for link in lab.down if link not in links)
         return replace(lab, down=(*others, *links) if value == "down" else others)
@@ -45,6 +44,12 @@ def changed(lab: Lab, text: str) -> Lab:
         renewed = replace(nic, rate_bits_per_s=rate, shaped_bits_per_s=rate)
         return replace(lab, nics=tuple(renewed if one is nic else one for one in lab.nics), links=shares)
     return replace(lab, links=shares if share == 1.0 else {**shares, target: share})
+
+
+def links_of(lab: Lab, target: str) -> list[str]:
+    """Return the links that a word is about: `node2.ib0`, or with `ib0` those of all nodes."""
+    node, _, card = target.rpartition(".")
+    return [f"{one}.{card}" for one in ([node] if node else lab.nodes)]
 
 
 def _share(value: str, text: str, node: str) -> float:
