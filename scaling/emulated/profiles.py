@@ -19,7 +19,8 @@ from scaling.records.point import Record
 
 class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Rate of one device. `image_size` is in pixels, 0 for the model. `fitted` is how it was fitted or converted,
-    "" if it was published: `236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node`."""
+    "" if it was published: `236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node`. A rate of
+    one of several `devices` in a node includes the node's losses, so only fits use it."""
 
     model: str
     batch_size: int
@@ -27,22 +28,12 @@ class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     image_size: int = 0
     fitted: str = ""
+    devices: int = 1
 
     @property
     def step_s(self) -> float:
         """Seconds of forward, backward and update."""
         return self.batch_size / self.samples_per_s
-
-
-class InNode(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rate of each of `devices` devices in a node. It includes the node's losses, so only fits use it."""
-
-    model: str
-    batch_size: int
-    devices: int
-    samples_per_s: float
-    source: str
-    image_size: int = 0
 
 
 class Link(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +47,7 @@ class Link(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: str
     rates: tuple[Rate, ...]
-    in_node: tuple[InNode, ...] = ()
+    in_node: tuple[Rate, ...] = ()
     inside: Link | None = None
 
 
@@ -106,7 +97,7 @@ class Fit(Record, frozen=True, kw_only=True):
 def fitted_rate(profile: Profile, model: str, image_size: int | None = None) -> Fit | None:
     """Fit the first source with two batches of the model at an image size (None: any). None without such a source,
     or if step times do not grow with the batch."""
-    known: tuple[Rate | InNode, ...] = (*profile.rates, *profile.in_node)
+    known = (*profile.rates, *profile.in_node)
     published = [one for one in known if one.model == model and image_size in (None, one.image_size)]
     for source, size in dict.fromkeys((one.source, one.image_size) for one in published):
         points = [one for one in published if (one.source, one.image_size) == (source, size)]
@@ -115,29 +106,25 @@ def fitted_rate(profile: Profile, model: str, image_size: int | None = None) -> 
     return None
 
 
-def _fitted(model: str, source: str, points: Sequence[Rate | InNode]) -> Fit | None:
+def _fitted(model: str, source: str, points: Sequence[Rate]) -> Fit | None:
     batches, rates = [one.batch_size for one in points], [one.samples_per_s for one in points]
     slope, each_s = linear_regression([1 / batch for batch in batches], [1 / rate for rate in rates])
     if slope < 0 or each_s <= 0:
         return None
     c, h = 1 / each_s, slope / each_s
+    alone = ", ".join(str(one.batch_size) for one in points if one.devices == 1)
+    shared = [f"{one.batch_size} as one of {one.devices} in a node" for one in points if one.devices > 1]
     return Fit(
         model=model,
         c=c,
         h=h,
-        fitted_to=_said_points(points),
+        fitted_to=f"batch {', and '.join(filter(None, (alone, *shared)))}",
         off=max(abs(c * batch / (batch + h) / rate - 1) for batch, rate in zip(batches, rates, strict=True)),
         source=source,
         least=-(-min(batches) // 2),
         most=2 * max(batches),
         image_size=points[0].image_size,
     )
-
-
-def _said_points(points: Sequence[Rate | InNode]) -> str:
-    alone = ", ".join(str(one.batch_size) for one in points if isinstance(one, Rate))
-    shared = [f"{one.batch_size} as one of {one.devices} in a node" for one in points if isinstance(one, InNode)]
-    return f"batch {', and '.join(filter(None, (alone, *shared)))}"
 
 
 # ---------------------------------------------------------------- profiles

@@ -38,10 +38,8 @@ def sample(**changes: Any) -> Sample:
 def on_gpu(rank: RankRecord, choice: NcclChoice | None = None, **changes: Any) -> RankRecord:
     """The same on a GPU that was read twice and used 1,000 J."""
     assert rank.ready is not None
-    readings = (
-        sample(device_index=rank.rank % 2, **changes),
-        sample(device_index=rank.rank % 2, sm_clock_mhz=1410.0),
-    )
+    index = rank.rank % 2
+    readings = (sample(device_index=index, **changes), sample(device_index=index, sm_clock_mhz=1410.0))
     return replace(
         rank,
         ready=replace(rank.ready, device_name=H100, versions=LIBRARIES),

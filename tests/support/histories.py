@@ -7,8 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from scaling.tools.history import page
-from scaling.tools.history.__main__ import lettered
-from scaling.tools.history.lines import RunLine, Unreadable, line
+from scaling.tools.history.lines import RunLine, Unreadable, lettered, line
 from tests.support import hostile
 from tests.support.compared_runs import without_noise
 from tests.support.emulated_records import emulated_run

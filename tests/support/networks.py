@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace as changed
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -28,14 +28,6 @@ Array = NDArray[Any]
 # Whose gradients are compared: together they have every kind of layer that is trained, and every loss.
 LEARNING = ("fashion-cnn", "imdb-lstm", "nietzsche-lstm", "decoder-tiny", "gpt2-tiny", "bert-tiny", "vit-tiny")
 SEQUENCE, BATCH = 16, 3
-
-
-class Framework(Protocol):
-    def logits(self, spec: ModelSpec, taken: Array) -> Array:
-        """In inference."""
-
-    def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
-        """The loss in training, and gradients by the description's names."""
 
 
 def small(name: str) -> ModelSpec:
@@ -110,7 +102,7 @@ def torchvision() -> Any:
     import torch
 
     try:
-        import torchvision as package  # type: ignore[import-untyped, unused-ignore]
+        import torchvision as package  # type: ignore[import-untyped, import-not-found, unused-ignore]
     except RuntimeError as error:
         if "torchvision::nms does not exist" not in str(error):
             raise
@@ -252,7 +244,9 @@ class Functions:
         return {"loss": np.asarray(found), **{name: np.asarray(gradients[name]) for name, _ in drawn(spec)}}
 
 
-FRAMEWORKS: dict[str, type[Framework]] = {
+# Each has `logits(spec, taken)`, in inference, and `learn(spec, taken, labels)`: the loss in training, and all
+# gradients by the description's names.
+FRAMEWORKS: dict[str, type[Torch | Keras | Gluon | Functions]] = {
     "torch": Torch, "tensorflow": Keras, "mxnet": Gluon, "jax": Functions,
 }  # fmt: skip
 

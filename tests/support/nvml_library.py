@@ -42,11 +42,7 @@ def build(folder: Path, *flags: str) -> Path:
     library = folder / "libnvidia-ml.so.1"
     command = [
         compiler,
-        "-shared",
-        "-fPIC",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
+        *["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"],
         *flags,
         "-o",
         str(library),

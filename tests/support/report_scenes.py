@@ -9,14 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from scaling.analysis.table.cost import Match, Price, Prices, Pricing
-from scaling.records.run import (
-    Certificate,
-    Criterion,
-    Header,
-    ImportedBandwidth,
-    ImportedRow,
-    PointRecord,
-)
+from scaling.records.run import Certificate, Criterion, Header, ImportedBandwidth, ImportedRow, PointRecord
 from scaling.report.formats import terminal
 from scaling.report.material import Material, Source
 from tests.support.emulated_records import emulated_run
@@ -78,9 +71,7 @@ def _cluster_cells(n: int, number: int, drift: float) -> list[PointRecord]:
             one = failed(at, *(("crash(SIGSEGV)", "killed by SIGSEGV") if n == 8 else ("oom", "out of memory")))
         made.append(replace(one, oversubscribed=(strategy, n) == ("torch:gloo", 16)))
         if n > 1:
-            made.append(
-                record(point("comm", n, number, strategy=strategy, interconnect=network), 0.05, hosts=hosts)
-            )
+            made.append(record(replace(at, kind="comm"), 0.05, hosts=hosts))
     if n > 1:
         beside = (*(0.102 * drift,) * (n - 1), 0.104 * drift)
         made.append(record(point("together", n, number, strategy="torch:plain"), *beside, hosts=hosts))
@@ -296,13 +287,8 @@ def imported() -> Material:
         ImportedRow(log="2.log", world_size=8, rate=2200.0, notes=("one step is missing",), **log),
         ImportedRow(log="3.log", world_size=16, rate=None, failed="out of memory", **log),
     )
-    ring: dict[str, Any] = {
-        "collective": "all_reduce",
-        "world_size": 16,
-        "dtype": "float",
-        "redop": "sum",
-        "time_s": 0.0013,
-    }
+    ring: dict[str, Any] = {"collective": "all_reduce", "world_size": 16, "dtype": "float", "redop": "sum"}
+    ring["time_s"] = 0.0013
     bandwidths = tuple(
         ImportedBandwidth(
             tool="nccl-tests", log="nccl.log", size_bytes=1 << 27, in_place=bool(wrong), wrong=wrong,

@@ -152,9 +152,8 @@ def with_losses(made: PointRecord, *losses: float | None) -> PointRecord:
 
 def with_window(made: PointRecord, rank: int, index: int, **changes: Any) -> PointRecord:
     """The record with one window of one rank changed."""
-    windows = list(made.ranks[rank].windows)
+    windows, ranks = list(made.ranks[rank].windows), list(made.ranks)
     windows[index] = replace(windows[index], **changes)
-    ranks = list(made.ranks)
     ranks[rank] = replace(ranks[rank], windows=tuple(windows))
     return replace(made, ranks=tuple(ranks))
 
@@ -201,20 +200,11 @@ def header(hosts: Sequence[HostInfo] = (), **changes: Any) -> Header:
     """The header of a two-rank run on one host."""
     found = tuple(hosts) or (host(),)
     made = Header(
-        schema=SCHEMA,
-        version="0.1.0",
-        code="c0de",
-        git="1234abc",
-        created_unix_s=UNIX_S,
-        command=("python", "-m", "scaling.run"),
-        launch_size=4,
-        mpi="Open MPI 5.0.11",
-        seed=1,
-        config={"rounds": 3, "windows": WINDOWS},
-        hosts=found,
+        schema=SCHEMA, version="0.1.0", code="c0de", git="1234abc", created_unix_s=UNIX_S,
+        command=("python", "-m", "scaling.run"), launch_size=4, mpi="Open MPI 5.0.11", seed=1,
+        config={"rounds": 3, "windows": WINDOWS}, hosts=found, device="cpu",
         host_of_rank=tuple(one.hostname for one in found for _ in range(4 // len(found))),
-        device="cpu",
-    )
+    )  # fmt: skip
     return replace(made, **changes)
 
 

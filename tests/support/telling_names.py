@@ -29,20 +29,14 @@ NAMES = ("alice", "bob-box", "corp.example", "cc1plus", "/home/", "/scratch", "s
 def crowded(made: PointRecord) -> PointRecord:
     ranks = (
         replace(
-            rank,
-            disturbed=rank.windows[:1],
-            environ={"MASTER_ADDR": ALICE},
+            rank, disturbed=rank.windows[:1], environ={"MASTER_ADDR": ALICE},
             nccl=NcclChoice(network="Socket", warnings=(f"{rank.host} is slow",)),
             telemetry=replace(rank.telemetry, foreign=FOREIGN),
         )
         for rank in made.ranks
-    )
-    return replace(
-        made,
-        ranks=tuple(ranks),
-        hosts=tuple(rank.host for rank in made.ranks),
-        warnings=(OLD_WARNING, OTHER_WARNING),
-    )
+    )  # fmt: skip
+    hosts = tuple(rank.host for rank in made.ranks)
+    return replace(made, ranks=tuple(ranks), hosts=hosts, warnings=(OLD_WARNING, OTHER_WARNING))
 
 
 def run() -> tuple[Header, list[PointRecord]]:

@@ -23,6 +23,16 @@ KINDS = ["exchange", "solo", "together", "comm"]
 # default of --rounds
 ROUNDS = 3
 
+_ROUNDS = typer.Option(
+    help="How often each point of the proof is measured, each time in new processes.", metavar="N"
+)
+_NOISE = typer.Option(
+    help="Variation of healthy nodes between starts, in percent; nodes that are slower by less than twice that "
+    "are not searched.",
+    metavar="PERCENT",
+    show_default="estimated from windows",
+)
+
 app = typer.Typer(add_completion=False)
 
 
@@ -40,7 +50,7 @@ def parse(argv: Sequence[str]) -> Asked | None:
 
 
 # flags of scaling.run in the order of --help; the search sets the other fields
-_FIELDS = (
+EXCHANGE = (
     "script", "label", "unit", "samples_per_step", "in_place",
     "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
     "interconnect", "fabric", "cpus_per_rank", "windows", "window_s", "seed", "startup_timeout_s",
@@ -49,24 +59,11 @@ _FIELDS = (
 
 
 @app.command(epilog=f"{start.ABOUT}\n\n{EPILOG}")
-@with_fields(_FIELDS, name="bisect")
+@with_fields(EXCHANGE, name="bisect")
 def bisect(
     context: typer.Context,
-    rounds: Annotated[
-        int,
-        typer.Option(
-            help="How often each point of the proof is measured, each time in new processes.", metavar="N"
-        ),
-    ] = ROUNDS,
-    noise: Annotated[
-        float | None,
-        typer.Option(
-            help="Variation of healthy nodes between starts, in percent; nodes that are slower by less than twice "
-            "that are not searched.",
-            metavar="PERCENT",
-            show_default="estimated from windows",
-        ),
-    ] = None,
+    rounds: Annotated[int, _ROUNDS] = ROUNDS,
+    noise: Annotated[float | None, _NOISE] = None,
     view: View = "auto",
     **flags: Any,
 ) -> Asked:

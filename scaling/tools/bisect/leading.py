@@ -1,24 +1,22 @@
-"""Rank 0's part of the search: evidence, waves, promise and proof. All points belong to one run."""
+"""Rank 0's part of the search: evidence, waves and proof. All points belong to one run."""
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from math import exp, log2, sqrt
-from operator import sub
 from statistics import fmean
 from typing import TextIO
 
-import numpy as np
 from msgspec.structs import replace
 
-from scaling.analysis.measured.step_time import lock_step, step_time
+from scaling.analysis.measured.step_time import step_time
 from scaling.analysis.statistics.intervals import Estimate, interval
 from scaling.errors import Interrupted, UsageError
 from scaling.plan.groups import Group
 from scaling.plan.plan import Plan
 from scaling.records.events import Failed
-from scaling.records.point import Kind, Point, Record
+from scaling.records.point import Kind, Point
 from scaling.records.run import PointRecord
 from scaling.run.invocation import resolve
 from scaling.run.ranks import Lead
@@ -28,174 +26,37 @@ from scaling.sweep.view.plain import Stream, View
 from scaling.text import counted, plus_minus
 from scaling.tools.bisect import searching
 from scaling.tools.bisect.flags import Asked
-from scaling.tools.bisect.searching import (
-    PRIOR,
-    SUSPECTED,
-    Floats,
-    Found,
-    Search,
-    Suspect,
-    Trial,
-    Wave,
-    points_for,
-    searched,
-    suspects,
-    volume,
-)
+from scaling.tools.bisect.searching import Found, Search, Suspect, Wave, searched
 from scaling.tools.lab import slowdown
-from scaling.tools.predict.evidence import exchange_of
-from scaling.tools.predict.model import hidden, transformed
-from scaling.tools.predict.setting import known_model, read
 from scaling.transport.mpi import launcher_output
-
-# ---------------------------------------------------------------- promise
-# A step takes the time of the slowest rank (`together`) plus the exposed part of the exchange. The hidden share is
-# drawn from what published clusters show (scaling/tools/predict/priors.toml), weighted by how well it explains the
-# exposed time.
-
-
-DRAWS, SEED = 8000, 20260101
-# The hidden share is drawn this many times as widely and reweighted, because it may be far off.
-WIDELY = 3.0
-# model error as a share of a step; degrees of freedom of Student's t, which tolerates outliers
-LACKING, FREEDOM = 0.02, 4.0
-
-
-class Promise(Record, frozen=True, kw_only=True):
-    """Predicted efficiency of the others, a fraction of 1: the median and its 80 % interval."""
-
-    efficiency: float
-    low: float
-    high: float
-
-
-def promise(
-    exchange: PointRecord,
-    together: PointRecord,
-    alone: PointRecord,
-    trials: Sequence[Trial],
-    slow: frozenset[int],
-    nodes: Sequence[str],
-    noise: float,
-) -> Promise | None:
-    """Predict the efficiency of the others. `noise` is the standard deviation of the logarithm of a point's time.
-    None if a needed point was not measured."""
-    whole, beside, base = step_time(exchange), lock_step(together), step_time(alone)
-    if whole is None or beside is None or base is None:
-        return None
-    seats, out = beside.seats, {nodes[index] for index in slow}
-    left = [rank for rank in together.ranks if rank.host not in out and rank.launch_rank in seats]
-    shown_s = max(0.0, whole.step_s - max(seat.step_s for seat in seats.values()))
-    off_s = sqrt(2 * noise**2 + LACKING**2) * whole.step_s
-    healthy = [one.log_s for one in trials if not one.nodes & slow]
-    ill = [one.log_s for one in trials if one.nodes & slow]
-    rng = np.random.default_rng(SEED)
-    compute_s = max(seats[rank.launch_rank].step_s for rank in left)
-    if healthy and exchange.point.workload.script:
-        # Its groups trained: what was exposed among healthy nodes is known.
-        ill, shown_s = [], max(0.0, exp(fmean(healthy)) - compute_s)
-    if healthy and ill:
-        ill_s = exp(fmean(ill)) * volume(exchange, len(nodes))
-        healthy_s = exp(fmean(healthy)) * volume(exchange, len(nodes) - len(slow), len(left))
-        exposed_s, weights = _exposed(exchange.point, base.step_s, ill_s, healthy_s, shown_s, off_s, noise, rng)
-    else:
-        exposed_s = np.maximum(shown_s + off_s * rng.standard_normal(DRAWS), 0.0)
-        weights = np.full(DRAWS, 1 / DRAWS)
-    found = base.step_s / (compute_s + exposed_s)
-    walk_sd = read().walk.beyond * sqrt(log2(len(nodes) / (len(nodes) - len(slow))))
-    # two points are compared, each started once
-    found = found * np.exp(rng.standard_normal(DRAWS) * sqrt(2 * noise**2 + walk_sd**2))
-    low, middle, high = _quantiles(found, weights, (0.1, 0.5, 0.9))
-    return Promise(efficiency=float(middle), low=float(low), high=float(high))
-
-
-def _exposed(
-    point: Point,
-    alone_s: float,
-    ill_s: float,
-    healthy_s: float,
-    shown_s: float,
-    off_s: float,
-    noise: float,
-    rng: np.random.Generator,
-) -> tuple[Floats, Floats]:
-    """Draw the exposed seconds of a healthy exchange, and the weight of each draw. `ill_s` and `healthy_s` are the
-    exchange alone, with slow nodes and among as many healthy ones as remain; `shown_s` is what was exposed, known
-    to `off_s`."""
-    known, believed = known_model(point.workload.model), read().constants
-    name = hidden(exchange_of(point).overlap, emulated=bool(point.hardware.profile))
-    hide, window = believed[name], believed["window"]
-    z = WIDELY * rng.standard_normal(DRAWS)
-    share = transformed(name, hide.mean + hide.sd * z)
-    window_s = alone_s * np.exp(window.mean + window.sd * rng.standard_normal(DRAWS))
-    tail = known.tail if known else 0.0
-
-    def left_s(whole_s: Floats) -> Floats:
-        hardly = np.maximum(whole_s - window_s, tail * whole_s)
-        return np.asarray((1 - share) * whole_s + share * hardly)
-
-    one, other = (seconds * np.exp(noise * rng.standard_normal(DRAWS)) for seconds in (ill_s, healthy_s))
-    missed = (left_s(one) - shown_s) / off_s
-    logs = -0.5 * (FREEDOM + 1) * np.log1p(missed**2 / FREEDOM) - 0.5 * z**2 * (1 - 1 / WIDELY**2)
-    weights = np.exp(logs - logs.max())
-    return left_s(other), weights / weights.sum()
-
-
-def _quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> Floats:
-    order = np.argsort(values)
-    ranked = np.cumsum(weights[order]) - 0.5 * weights[order]
-    return np.interp(at, ranked, values[order])
-
 
 # ---------------------------------------------------------------- proof
 # Every round measures all nodes, all without the suspects, and all without as many healthy nodes. This control
 # shows what fewer nodes alone bring.
 
 
-class Proof(Record, frozen=True, kw_only=True):
-    """Mean efficiencies over rounds, as fractions of 1. `gain` and `of_control` are differences from `everyone`,
-    paired by round."""
-
-    everyone: float
-    without: float
-    control: float
-    gain: Estimate
-    of_control: Estimate
+# Efficiencies of one round, as fractions of 1: of all nodes, of all without the suspects, and of the control.
+Proved = tuple[float, float, float]
 
 
-def proof(records: Iterable[PointRecord], without: Sequence[str], control: Sequence[str]) -> Proof | None:
-    """Compute the proof; `without` and `control` are the hosts of each side. None if no round is complete."""
-    by_round: dict[int, dict[str, float]] = {}
+def proof(records: Iterable[PointRecord], without: Sequence[str], control: Sequence[str]) -> list[Proved]:
+    """Return the complete rounds; `without` and `control` are the hosts of each side."""
+    by_round: dict[int, dict[str, float]] = defaultdict(dict)
     for record in records:
         time = step_time(record)
         name = {(): "everyone", tuple(without): "without", tuple(control): "control"}.get(record.point.hosts)
         if record.point.kind == "solo":
             name = "alone"
         if time is not None and name and record.point.kind in ("solo", "exchange"):
-            by_round.setdefault(record.point.round, {})[name] = time.step_s
-    whole = [times for times in by_round.values() if len(times) == 4]
-    if not whole:
-        return None
-    everyone, less, controls = (
-        [times["alone"] / times[name] for times in whole] for name in ("everyone", "without", "control")
-    )
-    return Proof(
-        everyone=fmean(everyone),
-        without=fmean(less),
-        control=fmean(controls),
-        gain=interval(list(map(sub, less, everyone))),
-        of_control=interval(list(map(sub, controls, everyone))),
-    )
+            by_round[record.point.round][name] = time.step_s
+    return [
+        (one["alone"] / one["everyone"], one["alone"] / one["without"], one["alone"] / one["control"])
+        for one in by_round.values()
+        if len(one) == 4
+    ]
 
 
 # ---------------------------------------------------------------- printed lines
-
-
-NO_SUSPECT = "no suspect: ranks compute alike, and paths carry alike"
-
-
-def evidence_lines(suspects: Iterable[Suspect]) -> list[str]:
-    return [f"suspect {one.node}: {one.why}" for one in suspects] or [NO_SUSPECT]
 
 
 def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
@@ -208,38 +69,22 @@ def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], poin
     return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
 
 
-def broken_off_line(slow: Sequence[str]) -> str:
-    before = f"the proof of {', '.join(slow)} was complete" if slow else "a slow node was found"
-    return f"stopped before {before}: the measured points are kept; start again"
-
-
-def promise_line(found: Promise | None, slow: Sequence[str]) -> str:
-    if found is None:
-        return "no prediction: a point that it needs was not measured"
-    between = f"80 %: {100 * found.low:.0f} to {100 * found.high:.0f}"
-    return f"PREDICTED without {', '.join(slow)}: efficiency {100 * found.efficiency:.1f} % ({between})"
-
-
-def proof_lines(
-    found: Proof, slow: Sequence[str], control: Sequence[str], promise: Promise | None
-) -> Iterator[str]:
-    """Write the lines of a proof: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`."""
-    yield (
-        f"{100 * found.everyone:.1f} -> {100 * found.without:.1f} % ({points(found.gain)}) without "
-        f"{', '.join(slow)}; without {', '.join(control)}: {100 * found.control:.1f} %"
-    )
-    if promise is not None:
-        where = "inside" if promise.low <= found.without <= promise.high else "outside"
-        off = 100 * (found.without - promise.efficiency)
-        yield f"{off:+.1f} percentage points from the prediction, {where} its 80 % interval"
-    if found.gain.low is None:
+def proof_lines(proved: Sequence[Proved], slow: Sequence[str], control: Sequence[str]) -> Iterator[str]:
+    """Write the lines of a proof: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`.
+    Differences are paired by round."""
+    before, after, other = (100 * fmean(values) for values in zip(*proved, strict=True))
+    gain = interval([without - everyone for everyone, without, _ in proved])
+    of_control = interval([fewer - everyone for everyone, _, fewer in proved])
+    names, others = ", ".join(slow), ", ".join(control)
+    yield f"{before:.1f} -> {after:.1f} % ({points(gain)}) without {names}; without {others}: {other:.1f} %"
+    if gain.low is None:
         yield "one round: no interval; --rounds 3 or more give one"
-    elif found.gain.high is not None and found.gain.high < 0:
-        yield f"refuted: without {', '.join(slow)} the others do worse"
-    elif found.gain.low <= 0:
+    elif gain.high is not None and gain.high < 0:
+        yield f"refuted: without {names} the others do worse"
+    elif gain.low <= 0:
         yield "not proved: the interval includes zero; more --rounds narrow it"
-    elif found.of_control.low is not None and found.of_control.low > 0:
-        yield f"the control gains too ({points(found.of_control)}): part of the gain comes from fewer nodes"
+    elif of_control.low is not None and of_control.low > 0:
+        yield f"the control gains too ({points(of_control)}): part of the gain comes from fewer nodes"
 
 
 def points(found: Estimate) -> str:
@@ -273,7 +118,9 @@ def bisect(lead: Lead, asked: Asked) -> int:
         except Interrupted as stop:
             if stop.by_launcher:
                 output = launcher_output() or output
-            found.said.append(broken_off_line(found.blamed))
+            blamed = ", ".join(found.blamed)
+            before = f"the proof of {blamed} was complete" if blamed else "a slow node was found"
+            found.said.append(f"stopped before {before}: the measured points are kept; start again")
             raise
         finally:
             screen.closed(output)
@@ -292,7 +139,7 @@ def check_one_exchange(made: Plan, why: str) -> None:
 
 def most_points(nodes: int, rounds: int) -> int:
     """Return how many points a search among so many nodes measures, if one node is slow."""
-    return len(EVIDENCE) + points_for(nodes) + 4 * rounds
+    return len(EVIDENCE) + searching.points_for(nodes) + 4 * rounds
 
 
 def _check(made: Plan) -> None:
@@ -329,18 +176,25 @@ class Bisection:
         if any(isinstance(record.outcome, Failed) for record in evidence):
             self._note("the exchange of all nodes failed, so nothing can be searched; see the log named above")
             return 1
-        pointed = suspects(evidence[0], evidence[1], self._noise or searching.noise(evidence[:1]))
-        for line in evidence_lines(pointed):
-            self._note(line)
+        together, exchange = evidence
+        pointed = searching.suspects(together, exchange, self._noise or searching.noise([together]))
+        for one in pointed:
+            self._note(f"suspect {one.node}: {one.why}")
+        if not pointed:
+            self._note("no suspect: ranks compute alike, and paths carry alike")
         search = self._searched(pointed)
         if search is None:
             return 1
-        self.blamed = self._slow(search, pointed)
-        return self._proved(search, evidence, self.blamed) if self.blamed else 0
+        found = search.found
+        slow, doubted = self._names(found.slow), self._names(found.doubted)
+        self._note(outcome_line(found, slow, doubted, len(search.trials), self._waves))
+        computing = [one.node for one in pointed if one.slower]
+        self.blamed = tuple(node for node in self.nodes if node in slow or node in computing)
+        return self._proved(search, self.blamed) if self.blamed else 0
 
     def _searched(self, pointed: Sequence[Suspect]) -> Search | None:
         named = {one.node for one in pointed}
-        priors = [SUSPECTED if node in named else PRIOR for node in self.nodes]
+        priors = [searching.SUSPECTED if node in named else searching.PRIOR for node in self.nodes]
         search = Search(priors, self._noise or searching.LEAST_NOISE, self._made.config.seed)
         measured: list[PointRecord] = []
         while wave := search.next_wave():
@@ -376,14 +230,7 @@ class Bisection:
         points = tuple(self._on(self._waved, group, number) for group in groups)
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
 
-    def _slow(self, search: Search, pointed: Sequence[Suspect]) -> tuple[str, ...]:
-        found = search.found
-        slow, doubted = self._names(found.slow), self._names(found.doubted)
-        self._note(outcome_line(found, slow, doubted, len(search.trials), self._waves))
-        computing = [one.node for one in pointed if one.slower]
-        return tuple(node for node in self.nodes if node in slow or node in computing)
-
-    def _proved(self, search: Search, evidence: Sequence[PointRecord], slow: Sequence[str]) -> int:
+    def _proved(self, search: Search, slow: Sequence[str]) -> int:
         healthy = [node for node in self.nodes if node not in slow]
         if len(healthy) < max(2, len(slow)):
             self._note(f"{len(slow)} of {len(self.nodes)} nodes are slow: too few are left for a proof")
@@ -394,23 +241,14 @@ class Bisection:
         place = () if healthy[0] == self.nodes[0] else (healthy[0],)
         alone = replace(self._solo, kind="solo", world_size=1, hosts=place)
         records: list[PointRecord] = []
-        promised: Promise | None = None
         for number in range(1, self._made.rounds + 1):
             points = [replace(alone, round=number), replace(self._cells["exchange"], round=number)]
-            points += [self._on(self._cells["exchange"], side, number) for side in sides]
-            found = self._round(points)
-            if number == 1:
-                promised = promise(
-                    evidence[1], evidence[0], found[0], search.trials,
-                    frozenset(map(self.nodes.index, slow)), self.nodes, search.noise,
-                )  # fmt: skip
-                self._note(promise_line(promised, slow))
-            records += found
+            records += self._round([*points, *(self._on(self._cells["exchange"], side, number) for side in sides)])
         whole = proof(records, *sides)
-        if whole is None:
+        if not whole:
             self._note("no round of the proof is complete: nothing is proved; see the logs named above")
             return 1
-        for line in proof_lines(whole, slow, control, promised):
+        for line in proof_lines(whole, slow, control):
             self._note(line)
         return int(any(isinstance(record.outcome, Failed) for record in records))
 

@@ -38,18 +38,18 @@ class Suspect(Record, frozen=True, kw_only=True):
     slower: float = 0.0
 
 
-def suspects(together: PointRecord | None, exchange: PointRecord | None, noise: float) -> tuple[Suspect, ...]:
-    """Find the suspects, slow compute first. Records may be None or failed."""
-    computing = list(_computing(together, noise)) if together else []
-    found = computing + (list(_sending(traffic.paths([exchange]))) if exchange else [])
+def suspects(together: PointRecord, exchange: PointRecord, noise: float) -> tuple[Suspect, ...]:
+    """Find the suspects, slow compute first."""
     first: dict[str, Suspect] = {}
-    for one in found:
+    for one in (*_computing(together, noise), *_sending(traffic.paths([exchange]))):
         first.setdefault(one.node, one)
     return tuple(first.values())
 
 
 def _computing(record: PointRecord, noise: float) -> Iterator[Suspect]:
-    by_node = _seconds(record)
+    by_node: dict[str, list[list[float]]] = {}
+    for rank in record.ranks:
+        by_node.setdefault(rank.host, []).append([window.seconds / window.steps for window in rank.windows])
     windows = min((len(times) for ranks in by_node.values() for times in ranks), default=0)
     last = Counter(
         max(by_node, key=lambda node: max(times[index] for times in by_node[node])) for index in range(windows)
@@ -63,13 +63,6 @@ def _computing(record: PointRecord, noise: float) -> Iterator[Suspect]:
                 f"computes {100 * slower:.0f} % longer than the median node, last in {count} of {windows} windows"
             )
             yield Suspect(node=node, why=why, slower=slower)
-
-
-def _seconds(record: PointRecord) -> dict[str, list[list[float]]]:
-    found: dict[str, list[list[float]]] = {}
-    for rank in record.ranks:
-        found.setdefault(rank.host, []).append([window.seconds / window.steps for window in rank.windows])
-    return found
 
 
 def tail(count: int, windows: int, share: float) -> float:
@@ -277,10 +270,10 @@ def belief(priors: Sequence[float], trials: Sequence[Trial], noise: float) -> Be
     singles = _weighed([(node,) for node in range(len(priors))], priors, trials, noise)
     order = np.argsort(-singles[1], kind="stable")[:PAIRED]
     pairs = _weighed(list(combinations(sorted(order.tolist()), 2)), priors, trials, noise)
-    parts = (none, singles, pairs)
-    logs = np.concatenate([logs for _, logs in parts])
+    members, parts = zip(none, singles, pairs, strict=True)
+    logs = np.concatenate(parts)
     weights = np.exp(logs - logs.max())
-    return Belief(np.concatenate([members for members, _ in parts]), weights / weights.sum())
+    return Belief(np.concatenate(members), weights / weights.sum())
 
 
 def _weighed(
@@ -293,7 +286,9 @@ def _weighed(
     logs = np.where(members, np.log(prior), np.log1p(-prior)).sum(axis=1)
     if not trials or not len(sets):
         return members, logs
-    precision = np.linalg.inv(_covariance(trials, noise))
+    sizes = np.asarray([len(trial.nodes) for trial in trials])
+    same = (sizes[:, None] == sizes[None, :]).astype(np.float64)
+    precision = np.linalg.inv(np.diag(np.full(len(trials), noise**2)) + SIZE_SD**2 * same + LEVEL_SD**2)
     found = np.asarray([trial.log_s for trial in trials])
     within = np.asarray([[float(node in trial.nodes) for trial in trials] for node in range(len(priors))])
     levels = _levels(trials, noise)
@@ -302,13 +297,6 @@ def _weighed(
         _log_likelihood(held[row : row + CHUNK], found, levels, precision) for row in range(0, len(sets), CHUNK)
     ]
     return members, logs + np.concatenate(told)
-
-
-def _covariance(trials: Sequence[Trial], noise: float) -> Floats:
-    sizes = np.asarray([len(trial.nodes) for trial in trials])
-    same: Floats = (sizes[:, None] == sizes[None, :]).astype(np.float64)
-    own: Floats = np.diag(np.full(len(trials), noise**2))
-    return own + SIZE_SD**2 * same + LEVEL_SD**2
 
 
 def _levels(trials: Sequence[Trial], noise: float) -> Floats:

@@ -17,6 +17,7 @@ from scaling.report import reference, signature
 from scaling.report.reference import Reference
 from scaling.run.flags import USUAL, DryRun, Metrics, Page, Verbose, View, checked_view, given, with_fields
 from scaling.run.invocation import Invocation, fields
+from scaling.tools.bisect.flags import EXCHANGE
 from scaling.tools.certify import NAME
 from scaling.transport import start
 
@@ -64,12 +65,7 @@ def line_of(text: str, *, really: bool = False) -> float:
 
 
 # flags of scaling.run in the order of --help; the verdict sets the other fields
-_FIELDS = (
-    "script", "label", "unit", "samples_per_step", "in_place",
-    "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
-    "interconnect", "fabric", "cpus_per_rank", "seed", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
-    "results", "name", "anonymous",
-)  # fmt: skip
+_FIELDS = (*(name for name in EXCHANGE if name not in ("windows", "window_s")), "anonymous")
 
 
 _LINE = typer.Option(
@@ -126,7 +122,9 @@ def certify(
     Devices and links are measured first. Then rounds follow until the verdict is decided. A false FAIL and a
     false PASS have a probability of 1 % each. The nearer the line, the more rounds a PASS takes.
     """
-    _check_minutes(minutes)
+    if not isfinite(minutes) or not 0 < minutes <= MOST_MINUTES:
+        allowed = f"not between 0 and {MOST_MINUTES:g}; write for example --minutes 15"
+        raise UsageError(f"--minutes {minutes:g}: {allowed}")
     for flag, file in (("--junit", junit), ("--archive", archive), ("--metrics", metrics)):
         if file is not None:
             check_output(file, flag)
@@ -144,10 +142,3 @@ def certify(
         archive=archive,
         sign=sign,
     )
-
-
-def _check_minutes(minutes: float) -> None:
-    if not isfinite(minutes) or not 0 < minutes <= MOST_MINUTES:
-        raise UsageError(
-            f"--minutes {minutes:g}: not between 0 and {MOST_MINUTES:g}; write for example --minutes 15"
-        )

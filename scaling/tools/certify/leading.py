@@ -67,7 +67,8 @@ def preflight(lead: PreflightLead, asked: Asked) -> Findings | None:
     lead.say = lambda text: show(f"certify: {one_line(hidden.text(text) if hidden else text)}\n")
     known = networks.read_fabric(given.get("fabric"))
     facts = lead.found(enrolled, given.get("interconnect", ()), known)
-    facts = lead.rated(facts, _device(given.get("device", "auto")))
+    kind = given.get("device", "auto").partition(":")[0]
+    facts = lead.rated(facts, next((one for one in get_args(Device) if one == kind), None))
     facts = lead.linked(facts, time.monotonic() + LINKS_S)
     found = Findings(facts=facts, verdicts=judge(facts), wall_s=age_s())
     for line in map(_finding, _faults(found)):
@@ -83,12 +84,6 @@ def _finding(one: Verdict) -> str:
     return f"{one.level}: {one.topic}: {one.text}"
 
 
-def _device(given: str) -> Device | None:
-    """Return the kind of device that `--device` names; None to choose for each rank."""
-    kind = given.partition(":")[0]
-    return next((one for one in get_args(Device) if one == kind), None)
-
-
 # ---------------------------------------------------------------- criteria
 
 
@@ -100,8 +95,9 @@ def criteria(asked: Asked, world_size: int) -> tuple[Criterion, ...]:
     if known is None:
         return (efficiency,)
     work = known.work.workload
-    alone = _criterion("one device alone", f"{work.unit}/s", asked.line, known.rate, work.units_per_sample)
-    return efficiency, alone
+    return efficiency, _criterion(
+        "one device alone", f"{work.unit}/s", asked.line, known.rate, work.units_per_sample
+    )
 
 
 def _criterion(name: str, unit: str, line: float, value: reference.Value | None, scale: float = 1.0) -> Criterion:
@@ -129,7 +125,10 @@ def certify(lead: Lead, asked: Asked, found: Findings | None) -> int:
     check_given(made, given)
     header = lead.header(made)
     check_one_exchange(made, "a verdict is on one")
-    _match(asked, made, header)
+    if asked.reference:
+        point = next(cell for cell in made.cells if cell.kind == "exchange")
+        if apart := reference.differences(asked.reference, header, point):
+            raise UsageError(f"--reference {asked.reference_name}: is of another launch: {'; '.join(apart)}")
     if invocation.dry_run:
         return lead.show(made)
     judging = Judge(lead, asked, found, header)
@@ -148,30 +147,16 @@ def certify(lead: Lead, asked: Asked, found: Findings | None) -> int:
     return EXIT_CODES[judging.found.result]
 
 
-def _match(asked: Asked, made: Plan, header: Header) -> None:
-    if asked.reference is None:
-        return
-    point = next(cell for cell in made.cells if cell.kind == "exchange")
-    if apart := reference.differences(asked.reference, header, point):
-        raise UsageError(f"--reference {asked.reference_name}: is of another launch: {'; '.join(apart)}")
+# The field of a JUnit case that says how a criterion ended.
+FIELDS: dict[CertificateResult, str] = {PASS: "out", FAIL: "failure", NO_VERDICT: "skipped"}
 
 
 def _junit(found: Certificate, folder: Path) -> str:
-    cases = [_case(one) for one in found.criteria]
+    cases = [junit.Case(one.name, **{FIELDS[one.result]: verdict.said(one)}) for one in found.criteria]
     if found.result != verdict.result_of(found.criteria):
         failed = found.why if found.result == FAIL else ""
         cases.append(junit.Case("receipts and marks", failure=failed, skipped="" if failed else found.why))
     return junit.suite(NAME, cases, [("run", str(folder)), ("reference", found.reference)], found.result)
-
-
-def _case(one: Criterion) -> junit.Case:
-    said = verdict.said(one)
-    match one.result:
-        case "PASS":
-            return junit.Case(one.name, out=said)
-        case "FAIL":
-            return junit.Case(one.name, failure=said)
-    return junit.Case(one.name, skipped=said)
 
 
 class Judge:
@@ -188,13 +173,12 @@ class Judge:
         self._devices = preflight.facts.device_rates if preflight else ()
         self._criteria = criteria(asked, lead.cluster.size)
         self._budget_s = MINUTE_S * asked.minutes
-        self._clock = lead.mailbox.clock
         self._preflight_s = preflight.wall_s if preflight else 0.0
-        self._begun_s = self._clock()
+        self._begun_s = lead.mailbox.clock()
 
     @property
     def _measured_s(self) -> float:
-        return self._clock() - self._begun_s
+        return self._lead.mailbox.clock() - self._begun_s
 
     def _has_time(self, needed_s: float) -> bool:
         return self._preflight_s + self._measured_s + needed_s <= self._budget_s

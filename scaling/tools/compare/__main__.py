@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling.analysis.table.analyse import CODE
+from scaling.analysis.table.analyse import CODE, EXPECTED, differing
 from scaling.analysis.table.cost import ON_DEMAND, Bill, Pricing, bill, read_prices
 from scaling.analysis.table.rows import Row
 from scaling.command import deliver, has_color, obey
@@ -18,8 +18,7 @@ from scaling.report.formats import markdown, terminal
 from scaling.text import readable
 from scaling.tools.compare import flags, formats, found, launches, verdicts
 from scaling.tools.compare.flags import NAME, Asked
-from scaling.tools.compare.formats import document
-from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Cell, Found, Metric, Side, Unit, cost
+from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Side, Unit, cost
 
 Sides = tuple[tuple[Row, ...], ...]
 ASSUMED = (
@@ -33,30 +32,30 @@ def compare(asked: Asked) -> Found:
     anyway = asked.although_different
     before = found.read("BASE", asked.base, although_different=anyway)
     after = found.read("NEW", asked.new, although_different=anyway)
-    unit = found.unit_of(before, after)
-    serious, expected = found.apart(before, after)
-    apart = tuple(f"{what} {values}" for what, values in serious.items())
+    counts = len(before.folders), len(after.folders)
+    unit: Unit = "runs" if min(counts) >= ENOUGH_RUNS else "rounds"
+    differences = differing((*before.headers, *after.headers))
+    apart = tuple(f"{what} {values}" for what, values in differences.items() if what not in EXPECTED)
+    expected = [f"{what}: {values}" for what, values in differences.items() if what in EXPECTED - {CODE}]
     rows = before.rows(unit), after.rows(unit)
     of_cost = asked.metric == "cost" and asked.prices
     by = _cost((before, after), rows, of_cost) if of_cost else METRICS[asked.quantity]
     older = launches.groups(before, after, asked.history) if unit == "rounds" else ()
-    counts = len(before.folders), len(after.folders)
-    rule = verdicts.Rule(by, asked.loss, unit, anyway, apart, counts, older)
-    cells = verdicts.cells(*rows, rule)
+    cells = verdicts.cells(*rows, verdicts.Rule(by, asked.loss, unit, anyway, apart, counts, older))
     if not cells:
         raise UsageError("RUN: neither side has measured an exchange: there is nothing to compare")
     return Found(
-        metric=rule.metric.name,
+        metric=by.name,
         unit=unit,
         fail_above=asked.loss,
         base=before.names,
         new=after.names,
         notices=(
             *_notices(before, after, unit, apart if anyway else (), expected, rows[1]),
-            *_of_launches(cells),
+            *_of_launches([cell.launch_sd for cell in cells if cell.launch_sd and cell.launch_sd_is_assumed]),
         ),
         cells=cells,
-        means=verdicts.means(cells) if rule.metric.is_ratio else (),
+        means=verdicts.means(cells) if by.is_ratio else (),
         learnt_from=sum(map(len, older)),
     )
 
@@ -75,13 +74,13 @@ def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Met
 
 
 def _notices(
-    base: Side, new: Side, unit: Unit, apart: tuple[str, ...], expected: dict[str, str], rows: Sides
+    base: Side, new: Side, unit: Unit, apart: tuple[str, ...], expected: Iterable[str], rows: Sides
 ) -> Iterator[str]:
     emulated = sorted({row.hardware.label for of_run in rows for row in of_run if row.hardware.profile})
     if emulated:
         yield f"EMULATED: no device computed anything: {'; '.join(emulated)}"
     yield from (f"compared although they differ: {what}" for what in apart)
-    yield from (f"{what}: {values}" for what, values in expected.items() if what != CODE)
+    yield from expected
     folders = {folder.resolve() for folder in base.folders}
     if same := [readable(folder.name) for folder in new.folders if folder.resolve() in folders]:
         yield f"the same run on both sides: {', '.join(same)}"
@@ -89,16 +88,13 @@ def _notices(
         yield f"fewer than {ENOUGH_RUNS} runs on a side: their rounds are the unit"
 
 
-def _of_launches(cells: tuple[Cell, ...]) -> Iterator[str]:
+def _of_launches(sds: Sequence[float]) -> Iterator[str]:
     """Tell what is assumed of how launches differ, and if the cells scatter more."""
-    sds = [cell.launch_sd for cell in cells if cell.launch_sd and cell.launch_sd_is_assumed]
     if sds:
         yield ASSUMED.format(100 * launches.ASSUMED_SD)
     if sds and max(sds) > launches.ASSUMED_SD:
-        yield (
-            f"the changes of the cells scatter as if launches differed by {100 * max(sds):.1f} %: intervals are "
-            "wider by that"
-        )
+        scatter = f"the changes of the cells scatter as if launches differed by {100 * max(sds):.1f} %"
+        yield f"{scatter}: intervals are wider by that"
 
 
 SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3
@@ -117,9 +113,9 @@ def exit_code(found: Found, *, require_proof: bool) -> int:
 def rendered(found: Found, asked: Asked, code: int) -> str:
     match asked.format:
         case "table":
-            return terminal.draw(document(found), color=has_color(asked.output))
+            return terminal.draw(formats.document(found), color=has_color(asked.output))
         case "markdown":
-            return markdown.draw(document(found, verdict_first=True))
+            return markdown.draw(formats.document(found, verdict_first=True))
         case "json":
             return formats.json(found, code)
         case "junit":

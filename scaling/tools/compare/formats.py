@@ -15,8 +15,6 @@ from scaling.tools.compare.found import METRICS, Cell, Change, Found, Metric, Va
 
 # ---------------------------------------------------------------- JUnit, a test case per cell
 
-SUITE = "scaling compare"
-
 
 def junit(found: Found, *, require_proof: bool) -> str:
     """Return the document. An undecided cell is skipped, or fails with `require_proof`."""
@@ -28,31 +26,23 @@ def junit(found: Found, *, require_proof: bool) -> str:
         *(("power", said) for said in _power(found)),
         *(("notice", notice) for notice in found.notices),
     ]
-    cases = [_case(cell, found, require_proof=require_proof) for cell in found.cells]
-    return suite(SUITE, cases, properties, headline(found))
+    cases = [_case(cell, METRICS[found.metric], require_proof=require_proof) for cell in found.cells]
+    return suite("scaling compare", cases, properties, headline(found))
 
 
-def _case(cell: Cell, found: Found, *, require_proof: bool) -> Case:
-    marks = "".join(f" {flag}" for flag in cell.flags if flag == "EMULATED")
-    said = _said(cell, found)
+def _case(cell: Cell, metric: Metric, *, require_proof: bool) -> Case:
+    """Make a case; it says `slower: efficiency -5.1 % ± 0.9: VERIFIED`."""
+    by = f"{metric.title} {change(cell.change, metric)}" if cell.change else ""
+    stamps = " ".join(flag for flag in cell.flags if flag != "FAILED")
+    said = ": ".join(filter(None, (cell.verdict, by, cell.reason, stamps)))
     is_failure = cell.is_lost or (require_proof and cell.is_untold)
     is_skipped = not is_failure and (cell.is_untold or cell.change is None)
-    return Case(
-        f"{cell.name}{marks}",
-        failure=said if is_failure else "",
-        skipped=said if is_skipped else "",
-        out=said,
-        kind=cell.verdict,
-        group=cell.workload.model,
-    )
+    failure, skipped = (said if holds else "" for holds in (is_failure, is_skipped))
+    return Case(_name(cell), failure, skipped, said, cell.verdict, cell.workload.model)
 
 
-def _said(cell: Cell, found: Found) -> str:
-    """Text of a case: `slower: efficiency -5.1 % ± 0.9: VERIFIED`."""
-    metric = METRICS[found.metric]
-    by = f"{change(cell.change, metric)}" if cell.change else ""
-    stamps = " ".join(flag for flag in cell.flags if flag != "FAILED")
-    return ": ".join(filter(None, (cell.verdict, f"{metric.title} {by}" if by else "", cell.reason, stamps)))
+def _name(cell: Cell) -> str:
+    return " ".join((cell.name, *(flag for flag in cell.flags if flag == "EMULATED")))
 
 
 # ---------------------------------------------------------------- JSON
@@ -73,9 +63,9 @@ def benchmark(found: Found) -> str:
 
 
 def _entry(cell: Cell, new: Value) -> dict[str, object]:
-    scale = 100.0 if cell.unit == "%" else 1.0
+    scale = 100.0 if cell.unit == PERCENT else 1.0
     entry: dict[str, object] = {
-        "name": one_line(" ".join((cell.name, *(flag for flag in cell.flags if flag == "EMULATED")))),
+        "name": one_line(_name(cell)),
         "unit": cell.unit or "x",
         "value": rounded(scale * new.mean),
         "extra": one_line(" ".join(filter(None, (cell.verdict, cell.reason, *cell.flags)))),
@@ -89,25 +79,25 @@ def _entry(cell: Cell, new: Value) -> dict[str, object]:
 
 # ---------------------------------------------------------------- table and Markdown
 
-TITLE = "Comparison of runs"
-NAME = Column(key="name", title="cell", is_text=True)
-VERDICT = Column(key="verdict", title="verdict", is_text=True)
-
 
 def document(found: Found, *, verdict_first: bool = False) -> Document:
     """Build the document. `verdict_first` makes the verdict the first column."""
     metric = METRICS[found.metric]
-    columns = (VERDICT, NAME) if verdict_first else (NAME, VERDICT)
-    table = Section(
-        title=f"{metric.title}, new against base",
-        columns=(*columns, *_numbers(found, metric)),
-        lines=tuple(_line(cell, metric) for cell in found.cells),
+    units = {cell.unit for cell in found.cells}
+    unit = units.pop() if len(units) == 1 else ""
+    named = Column(key="name", title="cell", is_text=True), Column(key="verdict", title="verdict", is_text=True)
+    columns = (
+        *(reversed(named) if verdict_first else named),
+        Column(key="base", title="base", unit=unit),
+        Column(key="new", title="new", unit=unit),
+        Column(key="change", title="change", unit=metric.change_unit, unit_in_cells=True),
     )
+    lines = tuple(_line(cell, metric) for cell in found.cells)
     return Document(
-        title=TITLE,
+        title="Comparison of runs",
         facts=tuple(_facts(found, metric)),
         notices=found.notices,
-        sections=(table,),
+        sections=(Section(title=f"{metric.title}, new against base", columns=columns, lines=lines),),
         how_to_read=tuple(_reading(found, metric)),
     )
 
@@ -116,21 +106,11 @@ def headline(found: Found) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
 
 
-def _numbers(found: Found, metric: Metric) -> tuple[Column, ...]:
-    units = {cell.unit for cell in found.cells}
-    unit = units.pop() if len(units) == 1 else ""
-    return (
-        Column(key="base", title="base", unit=unit),
-        Column(key="new", title="new", unit=unit),
-        Column(key="change", title="change", unit=_change_unit(metric), unit_in_cells=True),
-    )
-
-
 def _line(cell: Cell, metric: Metric) -> Line:
     return Line(
         cells={
-            NAME.key: cell.name,
-            VERDICT.key: cell.verdict,
+            "name": cell.name,
+            "verdict": cell.verdict,
             "base": _value(cell.base, cell.unit),
             "new": _value(cell.new, cell.unit),
             "change": None if cell.change is None else change(cell.change, metric),
@@ -152,42 +132,34 @@ def _value(value: Value | None, unit: str) -> Quantity | None:
 def change(of: Change, metric: Metric) -> Quantity:
     """Express a change in percent, or in points if the metric is not a ratio."""
     low, high = (None if end is None else 100 * end for end in (of.low, of.high))
-    return Quantity(value=100 * of.mean, low=low, high=high, digits=1, unit=_change_unit(metric))
-
-
-def _change_unit(metric: Metric) -> str:
-    return PERCENT if metric.is_ratio else "points"
+    return Quantity(value=100 * of.mean, low=low, high=high, digits=1, unit=metric.change_unit)
 
 
 def _facts(found: Found, metric: Metric) -> Iterator[Entry]:
+    unit = "rounds, and an assumption of how launches differ"
+    if found.unit == "runs":
+        unit = f"runs: {len(found.base)} against {len(found.new)}"
+    elif sds := found.launch_sds(assumed=False):
+        unit = f"rounds, and launches that differ by {_span(sds)} %, learnt from {found.learnt_from} runs"
     yield "verdict", headline(found)
     yield "base", ", ".join(found.base)
     yield "new", ", ".join(found.new)
     yield "compared", f"{metric.title}; a loss counts above {quantities.fraction(found.fail_above)}"
-    yield "unit", _unit(found)
+    yield "unit", unit
     yield from (("power", said) for said in _power(found))
     for mean in found.means:
         by = quantities.fraction(mean.change)
         yield "geometric mean", f"{mean.model}: {by} over {counted(mean.cells, 'cell')}"
 
 
-def _unit(found: Found) -> str:
-    if found.unit == "runs":
-        return f"runs: {len(found.base)} against {len(found.new)}"
-    if not (sds := found.launch_sds(assumed=False)):
-        return "rounds, and an assumption of how launches differ"
-    return f"rounds, and launches that differ by {_span(sds)} %, learnt from {found.learnt_from} runs"
-
-
 def _power(found: Found) -> Iterator[str]:
     """Yield the loss that would be found; nothing without a tested cell."""
-    if (weakest := found.weakest) is None:
-        return
-    unit = _change_unit(METRICS[found.metric])
-    losses = [100 * cell.detects for cell in found.cells if cell.detects]
-    size = _span(losses)
-    most = f" (the largest: {weakest.name})" if " to " in size else ""
-    yield f"a loss of {size} {unit} in a cell is found in 80 % of cases{most}"
+    losses = {100 * cell.detects: cell.name for cell in reversed(found.cells) if cell.detects}
+    if losses:
+        size = _span([*losses])
+        most = f" (the largest: {losses[max(losses)]})" if " to " in size else ""
+        unit = METRICS[found.metric].change_unit
+        yield f"a loss of {size} {unit} in a cell is found in 80 % of cases{most}"
 
 
 def _span(values: Sequence[float]) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import msgspec
-
+from scaling import frameworks
 from scaling.analysis.statistics.intervals import Estimate
-from scaling.analysis.table.analyse import EXPECTED, HOSTS, VERSIONS, differing, join, rows
+from scaling.analysis.table.analyse import HOSTS, VERSIONS, differing, join, rows
 from scaling.analysis.table.catalogue import unclaimed
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
@@ -30,16 +28,13 @@ ENOUGH_RUNS = 3
 
 
 class Side(NamedTuple):
-    name: str
     folders: tuple[Path, ...]
     headers: tuple[Header, ...]
     records: tuple[tuple[PointRecord, ...], ...]
 
     def rows(self, unit: Unit) -> tuple[tuple[Row, ...], ...]:
         """Return the rows of each run, or of all runs joined if the unit is rounds."""
-        if unit == "runs":
-            return tuple(rows(records) for records in self.records)
-        return (rows(join(self.records)),)
+        return tuple(map(rows, self.records if unit == "runs" else (join(self.records),)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,61 +45,39 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
     """Read one side. Raises UsageError if a run is unreadable, imported, given twice, still being written, or
     differs."""
     folders = tuple(folder_of(run) for run in runs)
-    twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
-    if twice:
-        raise UsageError(f"RUN {twice[0]}: given twice on one side; give separate launches")
-    found = [load(run) for run in runs]
-    for run, (header, _) in zip(runs, found, strict=True):
+    for folder, count in Counter(folder.resolve() for folder in folders).items():
+        if count > 1:
+            raise UsageError(f"RUN {folder}: given twice on one side; give separate launches")
+    headers, records = zip(*map(load, runs), strict=True)
+    for run, header in zip(runs, headers, strict=True):
         if header.is_import:
             raise UsageError(f"RUN {run}: is IMPORTED from logs of other tools: not comparable")
         if is_being_written(run):
             raise UsageError(f"RUN {run}: is still being written; compare it when its sweep has ended")
-    side = Side(name, folders, tuple(header for header, _ in found), tuple(records for _, records in found))
-    strategies = {record.point.strategy for records in side.records for record in records}
-    apart = {
-        what: values
-        for what, values in differing(side.headers).items()
+    strategies = {record.point.strategy for of_run in records for record in of_run}
+    apart = [
+        f"{what} differ: {values}"
+        for what, values in differing(headers).items()
         if what != HOSTS and any(concerns(what, strategy) for strategy in strategies)
-    }
+    ]
     if apart and not although_different:
-        said = "; ".join(f"{what} differ: {values}" for what, values in apart.items())
-        raise UsageError(f"{name}: these runs are not alike: {said}; --although-different compares them anyway")
-    return side
-
-
-class Packages(Record, frozen=True, kw_only=True):
-    """What packages.toml has."""
-
-    exchanges: frozenset[str]
-    frameworks: dict[str, frozenset[str]]
-
-
-@cache
-def packages() -> Packages:
-    return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=Packages)
+        said = f"these runs are not alike: {'; '.join(apart)}"
+        raise UsageError(f"{name}: {said}; --although-different compares them anyway")
+    return Side(folders, headers, records)
 
 
 def concerns(what: str, strategy: str) -> bool:
     """Check whether a difference between launches (`versions of jax ...`) may change the results of a strategy.
-    Packages of no framework concern all strategies; those from outside may use every package."""
+    Packages of no framework concern all strategies; those from outside may use every package. One with the name of
+    a mode (Horovod) is used by that mode alone."""
     framework, _, mode = strategy.partition(":")
-    package, of = what.removeprefix(VERSIONS).partition(" ")[0], packages().frameworks
+    package = what.removeprefix(VERSIONS).partition(" ")[0]
+    of = {one.name: one.distributions for one in frameworks.LISTED}
     if not what.startswith(VERSIONS) or framework not in of:
         return True
-    if package in packages().exchanges:
+    if any(package in one.strategies for one in frameworks.LISTED):
         return mode == package
     return package in of[framework] or not any(package in each for each in of.values())
-
-
-def unit_of(base: Side, new: Side) -> Unit:
-    return "runs" if min(len(base.folders), len(new.folders)) >= ENOUGH_RUNS else "rounds"
-
-
-def apart(base: Side, new: Side) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the differences that forbid a comparison, and those worth a notice."""
-    found = differing((*base.headers, *new.headers))
-    serious = {what: values for what, values in found.items() if what not in EXPECTED}
-    return serious, {what: values for what, values in found.items() if what in EXPECTED}
 
 
 # ---------------------------------------------------------------- metrics
@@ -113,7 +86,7 @@ def apart(base: Side, new: Side) -> tuple[dict[str, str], dict[str, str]]:
 Name = Literal["efficiency", "speedup", "samples_per_s", "exposed", "cost", "j_per_sample"]
 
 
-class Metric(Record, frozen=True, kw_only=True):
+class Metric(NamedTuple):
     """A value of a row.
 
     * unit: `{unit}` is replaced by the workload's unit
@@ -131,9 +104,6 @@ class Metric(Record, frozen=True, kw_only=True):
     needs_same_unit: bool = False
     is_claimed: bool = False
 
-    def unit_of(self, row: Row) -> str:
-        return self.unit.format(unit=row.workload.unit)
-
     @property
     def sign(self) -> int:
         return 1 if self.more_is_better else -1
@@ -142,15 +112,21 @@ class Metric(Record, frozen=True, kw_only=True):
     def verdicts(self) -> tuple[Literal["slower", "worse"], Literal["faster", "better"]]:
         return ("slower", "faster") if self.more_is_better else ("worse", "better")
 
+    @property
+    def change_unit(self) -> str:
+        return "%" if self.is_ratio else "points"
+
+
+def _claimed(row: Row, value: Estimate | None) -> Estimate | None:
+    return None if unclaimed(row) else value
+
 
 def _exposed(row: Row) -> Estimate | None:
     """Communication not hidden by compute. On CPUs: the time that ranks wait."""
-    intervals = row.breakdown_intervals
-    return intervals.get("exposed") or intervals.get("waiting")
+    return row.breakdown_intervals.get("exposed") or row.breakdown_intervals.get("waiting")
 
 
 def _joules(row: Row) -> Estimate | None:
-    """`estimates` is by id(row)."""
     use = row.machine_energy if row.hardware.device == "cpu" else row.device_use
     joules = use.j_per_sample if use else None
     return Estimate(mean=joules, low=None, high=None, n=row.rounds) if joules else None
@@ -158,51 +134,19 @@ def _joules(row: Row) -> Estimate | None:
 
 def cost(estimates: Mapping[int, Estimate], currency: str) -> Metric:
     """Build the metric for the price of a million samples. `estimates` is by id(row)."""
-    return Metric(
-        name="cost",
-        title="cost of 1e6 samples",
-        of=lambda row: estimates.get(id(row)),
-        unit=currency,
-        more_is_better=False,
-        needs_same_unit=True,
-    )
+    title = "cost of 1e6 samples"
+    return Metric("cost", title, lambda row: estimates.get(id(row)), currency, False, needs_same_unit=True)
 
 
-METRICS: Mapping[Name, Metric] = {
-    "efficiency": Metric(
-        name="efficiency",
-        title="efficiency",
-        of=lambda row: None if unclaimed(row) else row.efficiency,
-        unit="%",
-        is_claimed=True,
-    ),
-    "speedup": Metric(
-        name="speedup",
-        title="speedup",
-        of=lambda row: None if unclaimed(row) else row.speedup,
-        unit="",
-        is_claimed=True,
-    ),
-    "samples_per_s": Metric(
-        name="samples_per_s",
-        title="samples/s",
-        of=lambda row: row.units_per_s,
-        unit="{unit}/s",
-        needs_same_unit=True,
-    ),
-    "exposed": Metric(
-        name="exposed", title="exposed communication", of=_exposed, unit="%", more_is_better=False, is_ratio=False
-    ),
-    "cost": cost({}, ""),
-    "j_per_sample": Metric(
-        name="j_per_sample",
-        title="energy",
-        of=_joules,
-        unit="J/sample",
-        more_is_better=False,
-        needs_same_unit=True,
-    ),
-}
+_ALL = (
+    Metric("efficiency", "efficiency", lambda row: _claimed(row, row.efficiency), "%", is_claimed=True),
+    Metric("speedup", "speedup", lambda row: _claimed(row, row.speedup), "", is_claimed=True),
+    Metric("samples_per_s", "samples/s", lambda row: row.units_per_s, "{unit}/s", needs_same_unit=True),
+    Metric("exposed", "exposed communication", _exposed, "%", more_is_better=False, is_ratio=False),
+    cost({}, ""),
+    Metric("j_per_sample", "energy", _joules, "J/sample", more_is_better=False, needs_same_unit=True),
+)
+METRICS: Mapping[Name, Metric] = {one.name: one for one in _ALL}
 
 
 # ---------------------------------------------------------------- verdicts
@@ -296,13 +240,6 @@ class Found(Record, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     means: tuple[Mean, ...]
     learnt_from: int = 0
-
-    @property
-    def weakest(self) -> Cell | None:
-        """Return the cell whose loss must be the largest to be found."""
-        return max(
-            (cell for cell in self.cells if cell.detects), key=lambda cell: cell.detects or 0.0, default=None
-        )
 
     def launch_sds(self, *, assumed: bool) -> list[float]:
         """Return how launches differ, in percent, of the cells where that is assumed, or learnt."""

@@ -102,20 +102,17 @@ class Between(NamedTuple):
     df: int
 
 
-Values = Sequence[Sequence[float]]
-
-
-def between(found: Mapping[Cell, Values], alike: Callable[[Cell], Hashable]) -> dict[Cell, Between]:
+def between(
+    found: Mapping[Cell, Sequence[Sequence[float]]], alike: Callable[[Cell], Hashable]
+) -> dict[Cell, Between]:
     """Return the variance of each cell, from the values of its runs by group. Cells that are `alike` share the
     mean variance; noisier ones keep their own."""
-    own = {
-        key: _joined([Between(variance(one), len(one) - 1) for one in of if len(one) > 1])
-        for key, of in found.items()
-    }
-    known = {key: one for key, one in own.items() if one.df}
-    kin = defaultdict(list)
-    for key, one in known.items():
-        kin[alike(key)].append(one)
+    known, kin = {}, defaultdict(list)
+    for key, of in found.items():
+        one = _joined([Between(variance(values), len(values) - 1) for values in of if len(values) > 1])
+        if one.df:
+            known[key] = one
+            kin[alike(key)].append(one)
     shared = {kind: _joined(of) for kind, of in kin.items()}
     return {key: max(shared[alike(key)], one, key=lambda of: of.variance) for key, one in known.items()}
 
@@ -132,6 +129,10 @@ class Wide(NamedTuple):
     launch_sd: float
     is_assumed: bool
 
+    @property
+    def se(self) -> float:
+        return self.difference.se or 0.0
+
 
 def widened(found: Difference, runs: tuple[int, int], learnt: Between | None) -> Wide:
     """Add how launches differ to the difference between rounds of `runs` launches a side."""
@@ -144,12 +145,8 @@ def widened(found: Difference, runs: tuple[int, int], learnt: Between | None) ->
     sd = sqrt(learnt.variance)
     known = Wide(found._replace(se=sqrt(share) * sd, df=float(learnt.df)), sd, is_assumed=False)
     if learnt.df < LEAST_DF:
-        return max(assumed, known, key=_se)
-    return max(known, Wide(found, sd, is_assumed=False), key=_se)
-
-
-def _se(wide: Wide) -> float:
-    return wide.difference.se or 0.0
+        return max(assumed, known, key=lambda wide: wide.se)
+    return max(known, Wide(found, sd, is_assumed=False), key=lambda wide: wide.se)
 
 
 def scattered(found: Mapping[int, Wide], runs: tuple[int, int]) -> dict[int, Wide]:
@@ -158,20 +155,18 @@ def scattered(found: Mapping[int, Wide], runs: tuple[int, int]) -> dict[int, Wid
     A change for the worse or for the better leaves cells without it on the other side. The ratio of medians is
     the genomic control of Devlin and Roeder (Biometrics 55, 1999).
     """
-    assumed = [one.difference for one in found.values() if one.is_assumed and one.difference.se]
-    sides = [[(one.mean / one.se) ** 2 for one in assumed if one.se and one.mean * sign > 0] for sign in (1, -1)]
+    means = [(one.difference.mean, one.se) for one in found.values() if one.is_assumed and one.se]
+    sides = [[(mean / se) ** 2 for mean, se in means if mean * sign > 0] for sign in (1, -1)]
     if min(map(len, sides)) < LEAST_A_SIDE:
         return dict(found)
-    factor = min(median(side) for side in sides) / CHI2_MEDIAN
-    return {at: _wider(one, max(1.0, factor), runs) for at, one in found.items()}
-
-
-def _wider(one: Wide, factor: float, runs: tuple[int, int]) -> Wide:
-    if not one.is_assumed:
-        return one
-    more = (factor - 1) * _se(one) ** 2 / sum(1 / count for count in runs)
-    wider = one.difference._replace(se=sqrt(factor) * _se(one))
-    return one._replace(difference=wider, launch_sd=sqrt(one.launch_sd**2 + more))
+    factor = max(1.0, min(map(median, sides)) / CHI2_MEDIAN)
+    wider = dict(found)
+    for at, one in found.items():
+        if one.is_assumed:
+            more = (factor - 1) * one.se**2 / sum(1 / count for count in runs)
+            difference = one.difference._replace(se=sqrt(factor) * one.se)
+            wider[at] = Wide(difference, sqrt(one.launch_sd**2 + more), is_assumed=True)
+    return wider
 
 
 # ---------------------------------------------------------------- power

@@ -25,7 +25,6 @@ from scaling.analysis.table.catalogue import unclaimed, unranked_marks
 from scaling.analysis.table.rows import Row
 from scaling.records.point import Hardware, Placement, Workload
 from scaling.report import labels
-from scaling.report.labels import Context
 from scaling.tools.compare import launches
 from scaling.tools.compare.found import Cell, Change, Mean, Metric, Unit, Value, Verdict, concerns
 from scaling.tools.compare.launches import Group
@@ -56,23 +55,13 @@ class Pair(NamedTuple):
 def pairs(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]]) -> list[Pair]:
     """Match the cells of both sides: equal cells first, then cells of one name with different settings."""
     before, after = _by_cell(base), _by_cell(new)
-    found = [Pair(rows, after.pop(key)) if key in after else Pair(rows, ()) for key, rows in before.items()]
-    return [*(_renamed(pair, after) for pair in found), *(Pair((), rows) for rows in after.values())]
-
-
-def _renamed(pair: Pair, left: dict[Key, tuple[Row, ...]]) -> Pair:
-    if pair.new:
-        return pair
-    for key, rows in left.items():
-        if pair_of(rows[0]) == pair_of(pair.base[0]):
-            del left[key]
-            return Pair(pair.base, rows, tuple(_apart(pair.base[0], rows[0])))
-    return pair
-
-
-def pair_of(row: Row) -> Who:
-    options = tuple(sorted(row.options.items()))
-    return row.strategy, row.interconnect, options, row.servers, row.server_hosts, row.world_size
+    equal = {key: after.pop(key) for key in before if key in after}
+    found = []
+    for key, rows in before.items():
+        renamed = None if key in equal else next((other for other in after if other[0] == key[0]), None)
+        others = equal.get(key, ()) if renamed is None else after.pop(renamed)
+        found.append(Pair(rows, others, tuple(_apart(rows[0], others[0])) if renamed else ()))
+    return [*map(_without_lost, found), *(Pair((), rows) for rows in after.values())]
 
 
 def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[Key, tuple[Row, ...]]:
@@ -84,7 +73,9 @@ def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[Key, tuple[Row, ...]]:
 
 
 def _key(row: Row) -> Key:
-    return pair_of(row), row.workload, row.hardware, row.placement
+    options = tuple(sorted(row.options.items()))
+    who = row.strategy, row.interconnect, options, row.servers, row.server_hosts, row.world_size
+    return who, row.workload, row.hardware, row.placement
 
 
 def _apart(one: Row, other: Row) -> Iterator[str]:
@@ -97,7 +88,7 @@ def _apart(one: Row, other: Row) -> Iterator[str]:
         yield f"placement {one.placement} | {other.placement}"
 
 
-def pairs_told(pair: Pair) -> Pair:
+def _without_lost(pair: Pair) -> Pair:
     """Drop runs in which the cell failed, if it worked in other runs of the base."""
     had = states(pair.base)
     base = tuple(row for row in pair.base if not states([row]))
@@ -147,33 +138,49 @@ class Rule(NamedTuple):
         """Return the loss that counts, as a difference of logarithms for ratios."""
         return -log1p(-self.fail_above) if self.metric.is_ratio else self.fail_above
 
+    def estimates(self, rows: Sequence[Row]) -> list[Estimate]:
+        found = map(self.metric.of, rows)
+        return [one for one in found if one is not None and (one.mean > 0 or not self.metric.is_ratio)]
+
+    def logarithms(self, rows: Sequence[Row]) -> list[float]:
+        return [log(one.mean) if self.metric.is_ratio else one.mean for one in self.estimates(rows)]
+
+    def shown(self, difference: float) -> float:
+        """Return a gain of the new side, which is negative for a loss whatever the metric, as a change."""
+        change = self.metric.sign * difference
+        return expm1(change) if self.metric.is_ratio else change
+
 
 def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rule) -> tuple[Cell, ...]:
-    found = [pairs_told(pair) for pair in pairs(base, new)]
+    found = pairs(base, new)
     context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
-    judged = [_untested(pair, context, rule) for pair in found]
-    differences = _differences([(at, found[at]) for at in range(len(found)) if judged[at].verdict == "same"], rule)
+    names = (f"{labels.title([pair.shown], context)} N={pair.shown.world_size}" for pair in found)
+    judged = [_untested(pair, name, rule) for pair, name in zip(found, names, strict=True)]
+    differences = _differences({at: found[at] for at in range(len(found)) if judged[at].verdict == "same"}, rule)
     wide = _widened({at: one for at, one in differences.items() if one.se is not None}, found, rule)
     differences |= {at: one.difference for at, one in wide.items()}
     tested = [at for at, one in differences.items() if one.se is not None]
     levels = dict(zip(tested, intervals.holm([differences[at] for at in tested]), strict=True))
-    for at, difference in differences.items():
-        judged[at] = _tested(judged[at], difference, levels.get(at), rule)
     hardest = intervals.ALPHA / max(1, len(tested))
-    for at in tested:
-        detects = rule.metric.sign * -launches.detected(_alone(differences[at], rule), hardest, rule.bound)
-        judged[at] = replace(judged[at], detects=abs(_shown(detects, rule)))
-    for at, one in wide.items():
-        judged[at] = replace(judged[at], launch_sd=one.launch_sd, launch_sd_is_assumed=one.is_assumed)
+    for at, one in differences.items():
+        judged[at] = _tested(judged[at], one, levels.get(at), rule)
+        if at in levels:
+            # In another comparison the cell may be noisier than its kin, and share no variance.
+            alone = one._replace(df=min(one.df, 2 * (one.n - 1))) if rule.unit == "runs" else one
+            detects = abs(rule.shown(-launches.detected(alone, hardest, rule.bound)))
+            judged[at] = replace(judged[at], detects=detects)
+        if at in wide:
+            by = wide[at]
+            judged[at] = replace(judged[at], launch_sd=by.launch_sd, launch_sd_is_assumed=by.is_assumed)
     return tuple(judged)
 
 
 def means(found: Sequence[Cell]) -> tuple[Mean, ...]:
     """Return the geometric mean change of each model with several cells."""
-    by_model: dict[str, list[float]] = {}
+    by_model: dict[str, list[float]] = defaultdict(list)
     for cell in found:
         if cell.change is not None:
-            by_model.setdefault(cell.workload.model, []).append(log1p(cell.change.mean))
+            by_model[cell.workload.model].append(log1p(cell.change.mean))
     return tuple(
         Mean(model=model, change=expm1(fmean(logs)), cells=len(logs))
         for model, logs in by_model.items()
@@ -181,12 +188,12 @@ def means(found: Sequence[Cell]) -> tuple[Mean, ...]:
     )
 
 
-def _untested(pair: Pair, context: Context, rule: Rule) -> Cell:
+def _untested(pair: Pair, name: str, rule: Rule) -> Cell:
     """Verdict `same` means that the test decides."""
     verdict, reason = _standing(pair, rule)
     row = pair.shown
     return Cell(
-        name=f"{labels.title([row], context)} N={row.world_size}",
+        name=name,
         strategy=row.strategy,
         interconnect=row.interconnect,
         options=row.options,
@@ -196,7 +203,7 @@ def _untested(pair: Pair, context: Context, rule: Rule) -> Cell:
         placement=row.placement,
         servers=row.servers,
         server_hosts=row.server_hosts,
-        unit=rule.metric.unit_of(row),
+        unit=rule.metric.unit.format(unit=row.workload.unit),
         verdict=verdict,
         reason="; ".join(filter(None, (reason, *pair.left_out, *_failures(pair)))),
         base=_value(pair.base, rule),
@@ -213,15 +220,16 @@ def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
     if reason := _incomparable(pair, rule):
         return "not comparable", reason
     before, after = states(pair.base), states(pair.new)
+    why = next((f"{one.cause}: {one.message}" for row in pair.new if (one := row.failed)), "")
     if newly := [state for state in after if state not in before]:
-        return NEWLY[newly[0]], _why(pair.new)
+        return NEWLY[newly[0]], why
     if "FAILED" in after:
-        return "failed before and after", _why(pair.new)
+        return "failed before and after", why
     if before != after:
         return "mended", f"was {' '.join(state for state in before if state not in after)}"
-    if not _estimates(pair.base, rule):
+    if not rule.estimates(pair.base):
         return "cannot tell", f"the base {_lacks(pair.base, rule.metric, 'claims', 'has')}"
-    if not _estimates(pair.new, rule):  # a loss, so that the gate detects it
+    if not rule.estimates(pair.new):  # a loss, so that the gate detects it
         return "newly unknown", f"the new runs {_lacks(pair.new, rule.metric, 'claim', 'have')}"
     return "same", ""
 
@@ -233,8 +241,9 @@ def _lacks(rows: Sequence[Row], metric: Metric, claim: str, have: str) -> str:
 
 
 def _incomparable(pair: Pair, rule: Rule) -> str:
-    if rule.metric.needs_same_unit and pair.base[0].workload.unit != pair.new[0].workload.unit:
-        return f"unit {pair.base[0].workload.unit} | {pair.new[0].workload.unit}"
+    units = pair.base[0].workload.unit, pair.new[0].workload.unit
+    if rule.metric.needs_same_unit and units[0] != units[1]:
+        return f"unit {units[0]} | {units[1]}"
     if rule.although_different:
         return ""
     strategies = {row.strategy for row in (*pair.base, *pair.new)}
@@ -249,26 +258,35 @@ def _failures(pair: Pair) -> Iterator[str]:
             yield f"{tried - measured} of {tried} {name} rounds failed"
 
 
-def _why(rows: Sequence[Row]) -> str:
-    failed = next((row.failed for row in rows if row.failed), None)
-    return f"{failed.cause}: {failed.message}" if failed else ""
+def _value(rows: Sequence[Row], rule: Rule) -> Value | None:
+    estimates = rule.estimates(rows)
+    if not estimates:
+        return None
+    one = estimates[0]
+    if rule.unit == "runs":
+        one = (geometric if rule.metric.is_ratio else interval)([estimate.mean for estimate in estimates])
+    return Value(mean=one.mean, low=one.low, high=one.high, n=one.n)
 
 
-def _estimates(rows: Sequence[Row], rule: Rule) -> list[Estimate]:
-    found = (rule.metric.of(row) for row in rows)
-    return [one for one in found if one is not None and (one.mean > 0 or not rule.metric.is_ratio)]
+# ---------------------------------------------------------------- tests
 
 
-def _differences(found: Sequence[tuple[int, Pair]], rule: Rule) -> dict[int, Difference]:
-    """Differences by index. Runs share their noise with all cells of the same work on as many devices."""
-    differences = {at: _difference(pair, rule) for at, pair in found}
-    alike = defaultdict(list)
-    for at, pair in found:
-        row = pair.shown
-        alike[row.workload, row.hardware, row.world_size].append(at)
+def _differences(found: Mapping[int, Pair], rule: Rule) -> dict[int, Difference]:
+    """Return the new side's gains by index. Runs share noise with all cells of one work on as many devices."""
+    differences, alike = {}, defaultdict(list)
+    for at, pair in found.items():
+        gain = intervals.welch(*(_side(rows, rule) for rows in (pair.base, pair.new)))
+        differences[at] = gain._replace(mean=rule.metric.sign * gain.mean)
+        alike[pair.shown.workload, pair.shown.hardware, pair.shown.world_size].append(at)
     for places in alike.values() if rule.unit == "runs" else ():
         differences.update(zip(places, intervals.pooled([differences[at] for at in places]), strict=True))
     return differences
+
+
+def _side(rows: Sequence[Row], rule: Rule) -> intervals.Side:
+    if rule.unit == "rounds":
+        return intervals.of_estimate(rule.estimates(rows)[0], logarithm=rule.metric.is_ratio)
+    return intervals.of_values(rule.logarithms(rows))
 
 
 def _widened(differences: Mapping[int, Difference], found: Sequence[Pair], rule: Rule) -> dict[int, launches.Wide]:
@@ -278,55 +296,24 @@ def _widened(differences: Mapping[int, Difference], found: Sequence[Pair], rule:
     values: dict[Key, list[list[float]]] = defaultdict(list)
     for group in rule.older:
         for key, rows in _by_cell(group).items():
-            values[key].append(_logarithms(_estimates([row for row in rows if not states([row])], rule), rule))
+            values[key].append(rule.logarithms([row for row in rows if not states([row])]))
     learnt = launches.between(values, lambda key: (*key[1:3], key[0][-1]))
-    wide = {
-        at: launches.widened(one, rule.runs, learnt.get(_key(found[at].base[0])))
-        for at, one in differences.items()
-    }
+    keys = {at: _key(found[at].base[0]) for at in differences}
+    wide = {at: launches.widened(one, rule.runs, learnt.get(keys[at])) for at, one in differences.items()}
     return launches.scattered(wide, rule.runs)
-
-
-def _alone(found: Difference, rule: Rule) -> Difference:
-    """Return a difference with the degrees of freedom of its cell alone: in another comparison the cell may be
-    noisier than its kin, and share no variance."""
-    return found._replace(df=min(found.df, 2 * (found.n - 1))) if rule.unit == "runs" else found
-
-
-def _difference(pair: Pair, rule: Rule) -> Difference:
-    """Gain of the new side, negative for a loss whatever the metric."""
-    base, new = (_side(_estimates(rows, rule), rule) for rows in (pair.base, pair.new))
-    found = intervals.welch(base, new)
-    return found._replace(mean=rule.metric.sign * found.mean)
-
-
-def _side(estimates: Sequence[Estimate], rule: Rule) -> intervals.Side:
-    if rule.unit == "rounds":
-        return intervals.of_estimate(estimates[0], logarithm=rule.metric.is_ratio)
-    return intervals.of_values(_logarithms(estimates, rule))
-
-
-def _logarithms(estimates: Sequence[Estimate], rule: Rule) -> list[float]:
-    return [log(one.mean) if rule.metric.is_ratio else one.mean for one in estimates]
-
-
-def _value(rows: Sequence[Row], rule: Rule) -> Value | None:
-    estimates = _estimates(rows, rule)
-    if not estimates:
-        return None
-    if rule.unit == "rounds":
-        one = estimates[0]
-    else:
-        one = (geometric if rule.metric.is_ratio else interval)([estimate.mean for estimate in estimates])
-    return Value(mean=one.mean, low=one.low, high=one.high, n=one.n)
 
 
 def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> Cell:
     half = None if level is None else found.half(level)
-    change = _change(found, half, level, rule)
     if half is None or level is None:
-        reason = "; ".join(filter(None, (_no_interval(found, rule), cell.reason)))
+        change = Change(mean=rule.shown(found.mean), low=None, high=None, confidence=None, p=None)
+        none = f"a single {rule.unit.removesuffix('s')} on one side has no interval"
+        if found.n > 1:
+            none = f"the {rule.metric.title} of one launch has no interval: compare three runs a side"
+        reason = "; ".join(filter(None, (none, cell.reason)))
         return replace(cell, verdict="cannot tell", reason=reason, change=change)
+    low, high = sorted(rule.shown(found.mean + end) for end in (-half, half))
+    change = Change(mean=rule.shown(found.mean), low=low, high=high, confidence=1 - level, p=found.p)
     verdict = _judged(found.mean, half, rule)
     if verdict != "cannot tell":
         return replace(cell, verdict=verdict, change=change)
@@ -341,12 +328,6 @@ def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> C
     return replace(cell, verdict=verdict, change=change, needed=needed, reason=reason)
 
 
-def _no_interval(found: Difference, rule: Rule) -> str:
-    if found.n > 1:
-        return f"the {rule.metric.title} of one launch has no interval: compare three runs a side"
-    return f"a single {rule.unit.removesuffix('s')} on one side has no interval"
-
-
 def _judged(gain: float, half: float, rule: Rule) -> Verdict:
     loss, win = rule.metric.verdicts
     if gain + half < 0 and gain < -rule.bound:
@@ -354,18 +335,3 @@ def _judged(gain: float, half: float, rule: Rule) -> Verdict:
     if gain - half > 0 and gain > rule.bound:
         return win
     return "same" if abs(gain) + half <= rule.bound else "cannot tell"
-
-
-def _change(found: Difference, half: float | None, level: float | None, rule: Rule) -> Change:
-    mean = rule.metric.sign * found.mean
-    return Change(
-        mean=_shown(mean, rule),
-        low=None if half is None else _shown(mean - half, rule),
-        high=None if half is None else _shown(mean + half, rule),
-        confidence=None if level is None else 1 - level,
-        p=None if half is None else found.p,
-    )
-
-
-def _shown(difference: float, rule: Rule) -> float:
-    return expm1(difference) if rule.metric.is_ratio else difference

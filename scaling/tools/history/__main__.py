@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from string import ascii_uppercase
-
-from msgspec.structs import replace
 
 from scaling.command import deliver, has_color, obey
 from scaling.errors import UsageError
@@ -18,25 +15,11 @@ from scaling.tools.history.formats import document
 from scaling.tools.history.lines import RunLine, Unreadable, read
 
 
-def lettered(lines: Sequence[RunLine]) -> list[RunLine]:
-    """Give each line the letter of its group of comparable runs, "" if it measured no exchange."""
-    measured = dict.fromkeys(line.conditions for line in lines if line.world_sizes)
-    letters = {conditions: letter(place) for place, conditions in enumerate(measured)}
-    return [replace(line, like=letters[line.conditions] if line.world_sizes else "") for line in lines]
-
-
-def letter(place: int) -> str:
-    """Return A to Z, then AA, AB, ..."""
-    more, last = divmod(place, len(ascii_uppercase))
-    return (letter(more - 1) if more else "") + ascii_uppercase[last]
-
-
 def rendered(asked: Asked) -> str:
     """Render the history. Raises UsageError for HTML on a terminal."""
     if asked.format == "html" and asked.output is None and sys.stdout.isatty():
         raise UsageError("--format html: not for a terminal; add --output FILE.html")
-    found, unreadable = read(asked.results, all_exchanges=asked.format == "html")
-    lines = lettered(found)
+    lines, unreadable = read(asked.results, all_exchanges=asked.format == "html")
     match asked.format:
         case "json":
             return formats.json(lines, unreadable)

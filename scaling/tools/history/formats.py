@@ -38,6 +38,12 @@ COLUMNS = (
 )
 
 
+READING = {
+    "fastest": "at the largest world size, among exchanges with an efficiency, else among all",
+    "like": "scaling compare compares runs of one letter; code and hosts may differ",
+}
+
+
 def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> Document:
     table = Section(title="Every run", columns=COLUMNS, lines=tuple(map(_line, lines)))
     return Document(
@@ -45,10 +51,7 @@ def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unread
         facts=(("folder", results), *_groups(lines)),
         notices=tuple(f"{one.run}: cannot be read: {one.reason}" for one in unreadable),
         sections=(table,) if lines else (),
-        how_to_read=(
-            ("fastest", "at the largest world size, among exchanges with an efficiency, else among all"),
-            ("like", "scaling compare compares runs of one letter; code and hosts may differ"),
-        ),
+        how_to_read=tuple(READING.items()),
     )
 
 
@@ -74,20 +77,15 @@ def _line(line: RunLine) -> Line:
         "efficiency": quantities.fraction(found.efficiency) if found and found.efficiency is not None else None,
         "like": line.like or "-",
     }
-    return Line(cells=cells, flags=found.flags if found else (), remark=", ".join(_remarks(line)))
+    remarks = ["still being written"] if line.is_running else []
+    remarks += [f"{text.counted(line.failed, 'point')} failed"] if line.failed else []
+    return Line(cells=cells, flags=found.flags if found else (), remark=", ".join(remarks))
 
 
 def _nothing(line: RunLine) -> str:
     if any(name.startswith("imported:") for name in line.strategies):
         return f"{line.strategies[0]} IMPORTED"
     return f"N={line.world_sizes[-1]} failed" if line.world_sizes else "no exchange ended"
-
-
-def _remarks(line: RunLine) -> Iterator[str]:
-    if line.is_running:
-        yield "still being written"
-    if line.failed:
-        yield f"{text.counted(line.failed, 'point')} failed"
 
 
 # ---------------------------------------------------------------- JSON and CSV

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
+from string import ascii_uppercase
+from typing import NamedTuple
 
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from scaling import files
 from scaling.analysis.measured.cell import Cell
@@ -20,7 +22,7 @@ from scaling.analysis.measured.rounds import logs, rounds
 from scaling.analysis.table.analyse import EXPECTED, kept, launch
 from scaling.analysis.table.catalogue import claims, marks_of
 from scaling.analysis.table.comparisons import exchanges
-from scaling.analysis.table.imported import Imported, cells
+from scaling.analysis.table.imported import cells
 from scaling.analysis.table.rows import Contender, Found
 from scaling.errors import UsageError
 from scaling.records.events import Failed
@@ -52,7 +54,7 @@ class Headline(Record, frozen=True, kw_only=True):
     units_per_sample: int = 1
 
 
-class Sight(Record, frozen=True, kw_only=True):
+class Sight(NamedTuple):
     """Mean rate of one exchange at one world size. `work` is `digits-cnn, batch 32`."""
 
     contender: Contender
@@ -110,7 +112,23 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
             lines.append(line(folder, *load(folder), all_exchanges=all_exchanges))
         except UsageError as error:
             unreadable.append(Unreadable(run=readable(folder.name), reason=readable(str(error))))
-    return sorted(lines, key=lambda one: (one.started_unix_s, one.run)), unreadable
+    return lettered(sorted(lines, key=lambda one: (one.started_unix_s, one.run))), unreadable
+
+
+def lettered(lines: Iterable[RunLine]) -> list[RunLine]:
+    """Give each line the letter of its group of comparable runs, "" if it measured no exchange."""
+    letters: dict[str, str] = {}
+    found = []
+    for one in lines:
+        like = letters.setdefault(one.conditions, letter(len(letters))) if one.world_sizes else ""
+        found.append(replace(one, like=like))
+    return found
+
+
+def letter(place: int) -> str:
+    """Return A to Z, then AA, AB, ..."""
+    more, last = divmod(place, len(ascii_uppercase))
+    return (letter(more - 1) if more else "") + ascii_uppercase[last]
 
 
 def _may_be_run(path: Path) -> bool:
@@ -122,25 +140,22 @@ def _may_be_run(path: Path) -> bool:
 
 
 def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_exchanges: bool = False) -> RunLine:
+    if header.is_import:
+        return _imported(folder, header)
     latest = kept(records)
     points = [record.point for record in latest if record.point.kind == "exchange"]
     launched = launch(header)
-    if header.is_import:
-        return _imported(folder, header)
     largest = max((point.world_size for point in points), default=0)
     controls = Controls(one for one in latest if one.point.kind in ("solo", "each"))
-    measured = [
-        cell
-        for cell in exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
-        if cell.times
-    ]
-    ended = (_said(cell, controls) for cell in measured if cell.point.world_size == largest)
+    shown = exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
+    measured = [cell for cell in shown if cell.times]
+    ended = (_headline(cell, controls) for cell in measured if cell.point.world_size == largest)
     return RunLine(
         run=readable(folder.name),
         started_unix_s=header.created_unix_s,
         hosts=several(sorted({host.hostname for host in header.hosts}), shown=2),
         devices=launched["devices"],
-        work=_work(points),
+        work=_first(map(_work, points), "no exchange"),
         strategies=tuple(dict.fromkeys(point.strategy for point in points)),
         world_sizes=tuple(sorted({point.world_size for point in points})),
         rounds=len({point.round for point in points}),
@@ -154,62 +169,52 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_ex
     )
 
 
+def _first(works: Iterable[str], none: str) -> str:
+    first, *more = dict.fromkeys(works) or (none,)
+    return f"{first} and {len(more)} more" if more else first
+
+
 def _imported(folder: Path, header: Header) -> RunLine:
     found = cells(header.imported)
-    best = max((cell for cell in found if cell.rate), key=lambda one: (one.world_size, _mean(one)), default=None)
+    rated = ((cell.world_size, cell.rate.mean, cell) for cell in found if cell.rate)
+    fastest = None
+    if best := max(rated, key=lambda one: one[:2], default=None):
+        size, rate, cell = best
+        fastest = Headline(
+            strategy=f"imported:{cell.tool}",
+            interconnect="auto",
+            world_size=size,
+            samples_per_s=rate,
+            unit=cell.unit,
+            efficiency=cell.efficiency if cell.base_world_size == 1 else None,
+            flags=cell.flags,
+        )
     tools = [*(row.tool for row in header.imported), *(one.tool for one in header.bandwidths)]
-    works = dict.fromkeys(
+    works = (
         ", ".join(filter(None, (cell.model or cell.tool, f"batch {cell.batch_size}" if cell.batch_size else "")))
         for cell in found
     )
-    first, *more = works or ("bandwidths of a network",)
     return RunLine(
         run=readable(folder.name),
         started_unix_s=header.created_unix_s,
         hosts="-",
         devices="-",
-        work=f"{first} and {len(more)} more" if more else first,
+        work=_first(works, "bandwidths of a network"),
         strategies=tuple(dict.fromkeys(f"imported:{tool}" for tool in tools)),
         world_sizes=(),
         rounds=0,
         version=header.version,
         git=header.git,
-        headline=None if best is None else _said_by_log(best),
+        headline=fastest,
     )
 
 
-def _mean(cell: Imported) -> float:
-    return cell.rate.mean if cell.rate else 0.0
-
-
-def _said_by_log(cell: Imported) -> Headline:
-    return Headline(
-        strategy=f"imported:{cell.tool}",
-        interconnect="auto",
-        world_size=cell.world_size,
-        samples_per_s=_mean(cell),
-        unit=cell.unit,
-        efficiency=cell.efficiency if cell.base_world_size == 1 else None,
-        flags=cell.flags,
-    )
-
-
-def _work(points: Iterable[Point]) -> str:
-    first, *more = _works(points) or ("no exchange",)
-    return f"{first} and {len(more)} more" if more else first
-
-
-def _works(points: Iterable[Point]) -> tuple[str, ...]:
+def _work(point: Point) -> str:
     """`digits-cnn, batch 32`; defaults are left out."""
-    rules = {"weak": "", "strong": " in all", "node": " per node"}
-    found = (
-        f"{work.model}, batch {point.reference.batch_size}{rules[work.batch_rule]}"
-        f"{'' if work.precision == 'fp32' else f', {work.precision}'}{', compiled' if work.compile else ''}"
-        f"{_beside(work)}"
-        for point in points
-        for work in (point.workload,)
-    )
-    return tuple(dict.fromkeys(found))
+    work, rules = point.workload, {"weak": "", "strong": " in all", "node": " per node"}
+    batch = f"batch {point.reference.batch_size}{rules[work.batch_rule]}"
+    precision = "" if work.precision == "fp32" else f", {work.precision}"
+    return f"{work.model}, {batch}{precision}{', compiled' if work.compile else ''}{_beside(work)}"
 
 
 def _beside(work: Workload) -> str:
@@ -235,21 +240,16 @@ def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
 
 
 def _sight(cell: Cell) -> Sight:
-    point = cell.point
-    return Sight(
-        contender=Contender(
-            strategy=point.strategy,
-            interconnect=point.interconnect,
-            options=point.options,
-            servers=point.servers,
-            server_hosts=point.server_hosts,
-        ),
-        work=_works([point])[0],
-        world_size=point.world_size,
-        units_per_s=_rate(cell) * point.workload.units_per_sample,
-        unit=point.workload.unit,
-        flags=marks_of(Found(cell)),
+    point, work = cell.point, cell.point.workload
+    contender = Contender(
+        strategy=point.strategy,
+        interconnect=point.interconnect,
+        options=point.options,
+        servers=point.servers,
+        server_hosts=point.server_hosts,
     )
+    rate = geometric_mean(cell.rates) * work.units_per_sample
+    return Sight(contender, _work(point), point.world_size, rate, work.unit, marks_of(Found(cell)))
 
 
 def _rank(one: Headline) -> tuple[bool, float]:
@@ -258,14 +258,14 @@ def _rank(one: Headline) -> tuple[bool, float]:
     return claims, one.samples_per_s
 
 
-def _said(cell: Cell, controls: Controls) -> Headline:
+def _headline(cell: Cell, controls: Controls) -> Headline:
     cell.less_work = less_work(cell, controls)
     claimed = logs(rounds(cell, controls)) if claims(cell) else []
     return Headline(
         strategy=cell.point.strategy,
         interconnect=cell.point.interconnect,
         world_size=cell.point.world_size,
-        samples_per_s=_rate(cell),
+        samples_per_s=geometric_mean(cell.rates),
         unit=cell.point.workload.unit,
         efficiency=exp(fmean(claimed)) if claimed else None,
         flags=marks_of(Found(cell)),
@@ -273,5 +273,5 @@ def _said(cell: Cell, controls: Controls) -> Headline:
     )
 
 
-def _rate(cell: Cell) -> float:
-    return exp(fmean(map(log, cell.rates)))
+def geometric_mean(values: Iterable[float]) -> float:
+    return exp(fmean(map(log, values)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from statistics import median
 
 from scaling.analysis.table import catalogue
-from scaling.analysis.table.catalogue import serious
 from scaling.analysis.table.rows import Column
 from scaling.report import labels
 from scaling.report.figures.parts import Curve, Dot, Figure, Table, Trends
@@ -34,79 +35,71 @@ Seen = Mapping[str, Mapping[int, Sight]]
 def figures(lines: Sequence[RunLine]) -> tuple[list[Figure], str]:
     """Return a figure per group of runs and world size, newest first, and a remark on figures left out."""
     found: list[Figure] = []
-    dots = 0
-    groups = _groups(lines)
+    dots, groups = 0, _groups(lines)
     for key, seen in groups:
-        figure = _figure(key, seen)
-        dots += sum(len(trend.dots) for trend in _trends(seen))
+        trends = _trends(seen)
+        dots += sum(len(trend.dots) for trend in trends)
         if found and dots > MOST_DOTS:
             break
-        found.append(figure)
+        found.append(_figure(key, seen, trends))
     more = len(groups) - len(found)
     return found, f"{more} of {len(groups)} figures, those of the oldest groups, are left out" if more else ""
 
 
 def _groups(lines: Sequence[RunLine]) -> list[tuple[Key, Seen]]:
-    by_key: dict[Key, list[tuple[int, Sight]]] = {}
+    by_key: dict[Key, list[tuple[int, Sight]]] = defaultdict(list)
     newest: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         newest[line.like] = number
         for sight in line.seen:
-            by_key.setdefault((line.like, sight.unit, sight.world_size), []).append((number, sight))
+            by_key[line.like, sight.unit, sight.world_size].append((number, sight))
     several = [key for key, sights in by_key.items() if len({number for number, _ in sights}) > 1]
     ordered = sorted(several, key=lambda key: (-newest[key[0]], key[1], -key[2]))
     return [(key, _named(by_key[key])) for key in ordered]
 
 
 def _named(sights: Sequence[tuple[int, Sight]]) -> Seen:
-    options = [frozenset(sight.contender.options.items()) for _, sight in sights]
-    shared = frozenset.intersection(*options)
-    works = {sight.work for _, sight in sights}
-    found: dict[str, dict[int, Sight]] = {}
+    shared = frozenset.intersection(*(frozenset(sight.contender.options.items()) for _, sight in sights))
+    tells_work = len({sight.work for _, sight in sights}) > 1
+    found: dict[str, dict[int, Sight]] = defaultdict(dict)
     for number, sight in sights:
-        name = _name(sight, shared, tells_work=len(works) > 1)
-        found.setdefault(name, {})[number] = sight
+        who = sight.contender
+        servers = f"{who.servers} servers {who.server_hosts}" if who.servers else ""
+        parts = (labels.exchange(who, shared), servers, sight.work if tells_work else "")
+        found[", ".join(filter(None, parts))][number] = sight
     return found
 
 
-def _name(sight: Sight, shared: frozenset[labels.Option], *, tells_work: bool) -> str:
-    who = sight.contender
-    servers = f"{who.servers} servers {who.server_hosts}" if who.servers else ""
-    parts = (labels.exchange(who, shared), servers, sight.work if tells_work else "")
-    return ", ".join(filter(None, parts))
+def _trends(seen: Seen) -> tuple[Curve, ...]:
+    kept = sorted(seen, key=lambda name: -len(seen[name]))[:MOST_TRENDS]
+    return tuple(
+        Curve(name, number, tuple(starmap(_dot, sorted(by_run.items())))[-MOST_RUNS:])
+        for number, (name, by_run) in enumerate(sorted(seen.items()))
+        if name in kept
+    )
 
 
-def _figure(key: Key, seen: Seen) -> Figure:
+def _dot(run: int, sight: Sight) -> Dot:
+    return Dot(run, sight.units_per_s, mark=catalogue.drawn(sight.flags))
+
+
+def _figure(key: Key, seen: Seen, trends: tuple[Curve, ...]) -> Figure:
     like, unit, world_size = key
     title = f"{like}, N={world_size}: {unit}/s of each run"
-    trends = _trends(seen)
     left_out = [f"{len(seen) - len(trends)} exchanges that were measured least"] if len(seen) > len(trends) else []
-    longest = max(len(by_run) for by_run in seen.values())
-    if longest > MOST_RUNS:
+    if max(map(len, seen.values())) > MOST_RUNS:
         left_out.append(f"runs before the last {MOST_RUNS}")
     return Figure(
         name="history",
         title=title,
-        says=f"{title}: {'; '.join(_said(trend) for trend in trends)}",
-        body=Trends(upright=f"{unit}/s", across="run", curves=tuple(trends)),
+        says=f"{title}: {'; '.join(map(_said, trends))}",
+        body=Trends(upright=f"{unit}/s", across="run", curves=trends),
         table=_table(trends),
-        stamps=serious({flag for by_run in seen.values() for sight in by_run.values() for flag in sight.flags}),
+        stamps=catalogue.serious(
+            {flag for by_run in seen.values() for sight in by_run.values() for flag in sight.flags}
+        ),
         left_out=" and ".join(left_out),
     )
-
-
-def _trends(seen: Seen) -> list[Curve]:
-    kept = sorted(seen, key=lambda name: -len(seen[name]))[:MOST_TRENDS]
-    return [
-        Curve(name, number, tuple(_dots(by_run))[-MOST_RUNS:])
-        for number, (name, by_run) in enumerate(sorted(seen.items()))
-        if name in kept
-    ]
-
-
-def _dots(by_run: Mapping[int, Sight]) -> Iterator[Dot]:
-    for number, sight in sorted(by_run.items()):
-        yield Dot(number, sight.units_per_s, mark=catalogue.drawn(sight.flags))
 
 
 def _said(trend: Curve) -> str:
@@ -120,17 +113,10 @@ def _said(trend: Curve) -> str:
 
 
 def _table(trends: Sequence[Curve]) -> Table:
-    by_run: dict[int, dict[str, Dot]] = {}
-    for trend in trends:
-        for turn in trend.dots:
-            by_run.setdefault(turn.at, {})[trend.label] = turn
-    names = [trend.label for trend in trends]
-    lines = ((str(at), *map(_text, map(by_run[at].get, names))) for at in sorted(by_run, reverse=True))
-    return Table(("run", *names), tuple(lines))
-
-
-def _text(turn: Dot | None) -> str:
-    return NONE if turn is None else f"{turn.value:,.4g} {turn.mark}".rstrip()
+    columns = [{turn.at: f"{turn.value:,.4g} {turn.mark}".rstrip() for turn in trend.dots} for trend in trends]
+    runs = sorted(set().union(*columns), reverse=True)
+    lines = ((str(at), *(column.get(at, NONE) for column in columns)) for at in runs)
+    return Table(("run", *(trend.label for trend in trends)), tuple(lines))
 
 
 # ---------------------------------------------------------------- page
@@ -141,6 +127,7 @@ MOST_LINES = 2000
 NUMBER = Column(key="number", title="run")
 NAME = Column(key="run", title="name", is_text=True)
 MARKS = Column(key="marks", title="marks", is_text=True)
+PARTS = (("tables", "Runs"), ("groups", "Groups"), ("data", "Data"), ("reading", "How to read"))
 
 
 def render(folder: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
@@ -162,7 +149,7 @@ def render(folder: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadabl
         "facts": doc.facts,
         "reading": doc.how_to_read,
         "csv": data_link(formats.csv(lines)),
-        "parts": list(_parts(has_figures=bool(pictures))),
+        "parts": [*([("figures", "Figures")] if pictures else []), *PARTS],
     }
     return fill(TEMPLATE, values)
 
@@ -176,9 +163,3 @@ def _rows(lines: Sequence[Line]) -> Iterator[tuple[Shown, ...]]:
 def _cell(line: Line, column: Column) -> Shown:
     cell = line.cells.get(column.key)
     return Shown(text=str(cell), is_text=True) if column.is_text else shown(cell, column)
-
-
-def _parts(*, has_figures: bool) -> Iterator[tuple[str, str]]:
-    if has_figures:
-        yield "figures", "Figures"
-    yield from (("tables", "Runs"), ("groups", "Groups"), ("data", "Data"), ("reading", "How to read"))

@@ -7,22 +7,27 @@ import sys
 import time
 
 from scaling.errors import LaunchError
-from scaling.tools.lab import processes, shapes, state
+from scaling.text import counted
+from scaling.tools.lab import state
 from scaling.tools.lab.remote import CHECKOUT
+from scaling.tools.lab.shapes import show_rate
 from scaling.tools.lab.state import Lab, Nic, folder, replace_file
+
+# names for --interconnect, by the card's name
+FAMILIES = {"ib": "ib", "eth": "ethernet"}
 
 
 def described(lab: Lab) -> list[str]:
     nodes = " to ".join(dict.fromkeys((lab.nodes[0], lab.nodes[-1])))
-    lines = [f"lab {lab.name}: {nodes}, {lab.slots} slot{'' if lab.slots == 1 else 's'} each"]
+    lines = [f"lab {lab.name}: {nodes}, {counted(lab.slots, 'slot')} each"]
     for nic in lab.nics:
-        shaped = shapes.show_rate(nic.shaped_bits_per_s)
-        now = "" if nic.shaped_bits_per_s == nic.rate_bits_per_s else f", shaped to {shaped} now"
-        lines.append(f"  {nic.name:<6} {nic.subnet:<18} {shapes.show_rate(nic.rate_bits_per_s)}{now}")
+        is_declared = nic.shaped_bits_per_s == nic.rate_bits_per_s
+        now = "" if is_declared else f", shaped to {show_rate(nic.shaped_bits_per_s)} now"
+        lines.append(f"  {nic.name:<6} {nic.subnet:<18} {show_rate(nic.rate_bits_per_s)}{now}")
         for node in lab.nodes:
             link = f"{node}.{nic.name}"
             if link in lab.links:
-                rate = shapes.show_rate(lab.link_bits_per_s(node, nic))
+                rate = show_rate(lab.link_bits_per_s(node, nic))
                 lines.append(f"  {link} {rate} ({100 * lab.links[link]:g}%)")
             if link in lab.down:
                 lines.append(f"  {link} down")
@@ -30,13 +35,12 @@ def described(lab: Lab) -> list[str]:
 
 
 def how_to_use(lab: Lab) -> list[str]:
-    name = f" --name {lab.name}" if lab.name != "lab" else ""
     ranks = len(lab.nodes) * lab.slots
     return [
         f"hostfile {lab.folder / 'hostfile'} (MPICH: hostfile.mpich), networks {lab.folder / 'fabric.toml'}",
         f"inside {lab.nodes[0]}: {' '.join(mpirun_command(lab))} --hostfile {lab.folder / 'hostfile'} -np {ranks} "
         "python -m scaling.run",
-        f"from here: python -m scaling lab run{name} -- -np {ranks} python -m scaling.run",
+        f"from here: python -m scaling lab run{lab.flag} -- -np {ranks} python -m scaling.run",
     ]
 
 
@@ -55,30 +59,16 @@ def status(name: str) -> list[str]:
         f"  {node:<7} " + "  ".join(f"{nic.name} {nic.address(number)}" for nic in lab.nics)
         for number, node in enumerate(lab.nodes, 1)
     ]
-    return [*described(lab), *addresses, f"  holder {holder.pid} is alive; {_run_line(lab)}"]
-
-
-def _run_line(lab: Lab) -> str:
-    on = processes.run_on(lab)
-    if on is None:
-        return "no run is active"
-    since = time.strftime("%H:%M:%S", time.localtime(on.since_unix_s))
-    return f"a run is active since {since}, {on.told}"
-
-
-def warnings_of(lab: Lab) -> list[str]:
-    found = (shapes.too_fast(nic.name, nic.shaped_bits_per_s, len(lab.nodes)) for nic in lab.nics)
-    return [f"warning: {warning}" for warning in found if warning]
-
-
-# names for --interconnect, by the card's name
-FAMILIES = {"ib": "ib", "eth": "ethernet"}
+    runs = "no run is active"
+    if on := state.run_on(lab):
+        runs = f"a run is active since {time.strftime('%H:%M:%S', time.localtime(on.since_unix_s))}, {on.told}"
+    return [*described(lab), *addresses, f"  holder {holder.pid} is alive; {runs}"]
 
 
 def write(lab: Lab) -> None:
     agent = lab.folder / "agent"
-    replace_file(lab.folder / "hostfile", hostfile(lab).encode())
-    replace_file(lab.folder / "hostfile.mpich", hostfile_mpich(lab).encode())
+    for name, slots in (("hostfile", " slots="), ("hostfile.mpich", ":")):
+        replace_file(lab.folder / name, "".join(f"{node}{slots}{lab.slots}\n" for node in lab.nodes).encode())
     replace_file(lab.folder / "fabric.toml", fabric(lab).encode())
     replace_file(agent, agent_script(lab.name, sys.executable).encode())
     agent.chmod(0o755)
@@ -94,30 +84,18 @@ def hosts(nodes: tuple[str, ...], nics: tuple[Nic, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def hostfile(lab: Lab) -> str:
-    return "".join(f"{node} slots={lab.slots}\n" for node in lab.nodes)
-
-
-def hostfile_mpich(lab: Lab) -> str:
-    return "".join(f"{node}:{lab.slots}\n" for node in lab.nodes)
-
-
 def fabric(lab: Lab) -> str:
-    lines = [f"# The networks of lab {lab.name}."]
-    for name, nic in network_names(lab.nics).items():
-        rate_gbit = nic.rate_bits_per_s / 1e9
-        lines += ["", f"[{name}]", f'interface = "{nic.name}"', f'subnet = "{nic.subnet}"']
-        lines += [f"rate_gbit = {rate_gbit:.10f}".rstrip("0").rstrip(".")]
-    return "\n".join(lines) + "\n"
-
-
-def network_names(nics: tuple[Nic, ...]) -> dict[str, Nic]:
-    """Name the networks: `ib` for the first ibN, `ethernet` for the first ethN, else the card's name."""
+    """Declare the networks: `ib` is the first ibN, `ethernet` the first ethN, others have their card's name."""
     named: dict[str, Nic] = {}
-    for nic in nics:
+    for nic in lab.nics:
         family = FAMILIES.get(nic.name.rstrip("0123456789"), nic.name)
         named[nic.name if family in named else family] = nic
-    return named
+    lines = [f"# The networks of lab {lab.name}."]
+    for name, nic in named.items():
+        rate_gbit = f"{nic.rate_bits_per_s / 1e9:.10f}".rstrip("0").rstrip(".")
+        lines += ["", f"[{name}]", f'interface = "{nic.name}"', f'subnet = "{nic.subnet}"']
+        lines += [f"rate_gbit = {rate_gbit}"]
+    return "\n".join(lines) + "\n"
 
 
 def agent_script(name: str, python: str) -> str:

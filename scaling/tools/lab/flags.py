@@ -28,7 +28,6 @@ _NIC = typer.Option(
     metavar="NAME=RATE[,SUBNET]",
     show_default=False,
 )
-_RATE = typer.Option("--rate", help="Reshape the lab once it is up, like the command `rate`.", metavar="CARD=RATE")
 _FORCE = typer.Option("--force", help="End an active run too.")
 _WHICH = typer.Option("--name", help="Only this lab.", metavar="NAME", show_default="all")
 _CHANGES = typer.Argument(
@@ -59,48 +58,38 @@ def up(
     nodes: Annotated[int, _NODES] = 4,
     slots: Annotated[int, _SLOTS] = 4,
     nic: Annotated[list[str] | None, _NIC] = None,
-    rate_: Annotated[list[str] | None, _RATE] = None,
-) -> int:
+) -> None:
     """Create a lab; one that is already up stays unchanged."""
-    wanted = shapes.shape(name, nodes, slots, nic or ())
-    changing = {shapes.parse(wanted, text).nic.name for text in rate_ or ()}
-    lab = lifecycle.up(wanted, say, changing=changing)
-    if rate_:
-        lab = lifecycle.change(name, rate_)
+    lab = lifecycle.up(shapes.shape(name, nodes, slots, nic or ()), say)
     _show(lab, *files.how_to_use(lab))
-    return 0
 
 
 @app.command()
-def down(name: Annotated[str, _NAME] = "lab", force: Annotated[bool, _FORCE] = False) -> int:
+def down(name: Annotated[str, _NAME] = "lab", force: Annotated[bool, _FORCE] = False) -> None:
     """End a lab and all its processes, and remove every trace of it."""
     shapes.check_name(name)
     existed = lifecycle.down(name, force=force, say=say)
     _print(f"lab {name} is down" if existed else f"there is no lab {name}")
-    return 0
 
 
 @app.command()
-def status(name: Annotated[str, _WHICH] = "") -> int:
+def status(name: Annotated[str, _WHICH] = "") -> None:
     """Show nodes, cards, rates, and the active run."""
     if name:
         shapes.check_name(name)
         state.load(name)
     shown = [line for each in ([name] if name else state.names()) for line in files.status(each)]
     _print(*(shown or ["no lab is up"]))
-    return 0
 
 
 @app.command()
-def rate(changed: Annotated[list[str] | None, _CHANGES] = None, name: Annotated[str, _NAME] = "lab") -> int:
+def rate(changed: Annotated[list[str] | None, _CHANGES] = None, name: Annotated[str, _NAME] = "lab") -> None:
     """Reshape a running lab: a network, one node's link, or a card down and up."""
     if not changed:
         raise UsageError("rate: nothing to change; write for example: python -m scaling lab rate ib0=1gbit")
     shapes.check_name(name)
     lifecycle.need_root("rate")
-    lab = lifecycle.change(name, changed)
-    _show(lab)
-    return 0
+    _show(lifecycle.change(name, changed))
 
 
 @app.command(context_settings=AFTER_RUN)
@@ -126,8 +115,9 @@ def say(text: str) -> None:
 
 
 def _show(lab: Lab, *more: str) -> None:
-    for line in files.warnings_of(lab):
-        say(line)
+    for nic in lab.nics:
+        if warning := shapes.too_fast(nic.name, nic.shaped_bits_per_s, len(lab.nodes)):
+            say(f"warning: {warning}")
     _print(*files.described(lab), *more)
 
 

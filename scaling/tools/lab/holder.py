@@ -18,32 +18,29 @@ from pathlib import Path
 
 import msgspec
 
-from scaling.records.point import Record
 from scaling.tools.lab import namespaces as ns
-from scaling.tools.lab.state import SWITCH, folder
+from scaling.tools.lab.state import SWITCH, Holder, folder, program
 
 STAY = b"stay\n"
 
 
-class Opened(Record, frozen=True, kw_only=True):
-    """The holder's answer: its pid, descriptors and inodes as in state.Holder, or the error."""
-
-    pid: int = 0
-    namespaces: dict[str, dict[str, int]] = {}
-    inodes: dict[str, int] = {}
-    error: str = ""
-
-
 def main(arguments: list[str]) -> int:
-    """Create the namespaces of NAME NODE..., answer on stdout, then wait for the order to stay."""
+    """Create the namespaces of NAME NODE..., answer on stdout (a Holder, or the error), then wait for the order to
+    stay."""
     name, *nodes = arguments
     if os.fork():
         os._exit(0)  # detach: the caller has no child to wait for
+    answer: Holder | str
     try:
-        opened = open_all(name, nodes)
+        rooms = {SWITCH: make(ns.NEWNET, ("net",), furnish_switch)}
+        flags = ns.NEWNET | ns.NEWUTS | ns.NEWIPC | ns.NEWNS
+        for node in nodes:
+            rooms[node] = make(flags, ns.KINDS, partial(furnish_node, node, folder(name)))
+        inodes = {room: os.fstat(kinds["net"]).st_ino for room, kinds in rooms.items()}
+        answer = Holder(program=program(os.getpid()), namespaces=rooms, inodes=inodes)
     except OSError as error:
-        opened = Opened(error=f"{error.filename}: {error.strerror}" if error.filename else error.strerror or "")
-    os.write(1, msgspec.json.encode(opened) + b"\n")
+        answer = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or ""
+    os.write(1, msgspec.json.encode(answer) + b"\n")
     if os.read(0, len(STAY)) != STAY:
         return 1
     os.chdir("/")
@@ -54,15 +51,6 @@ def main(arguments: list[str]) -> int:
         signal.pause()
 
 
-def open_all(name: str, nodes: list[str]) -> Opened:
-    opened = {SWITCH: make(ns.NEWNET, ("net",), furnish_switch)}
-    flags = ns.NEWNET | ns.NEWUTS | ns.NEWIPC | ns.NEWNS
-    for node in nodes:
-        opened[node] = make(flags, ns.KINDS, partial(furnish_node, node, folder(name)))
-    inodes = {room: os.fstat(kinds["net"]).st_ino for room, kinds in opened.items()}
-    return Opened(pid=os.getpid(), namespaces=opened, inodes=inodes)
-
-
 def make(flags: int, kinds: tuple[str, ...], furnish: Callable[[], None]) -> dict[str, int]:
     """Create namespaces in a child, furnish them and return their descriptors. Raises the child's OSError."""
     ready, tell = os.pipe()
@@ -70,7 +58,14 @@ def make(flags: int, kinds: tuple[str, ...], furnish: Callable[[], None]) -> dic
     child = os.fork()
     if child == 0:
         os.close(stay)
-        _furnish(flags, furnish, tell, leave)
+        try:
+            ns.unshare(flags)
+            furnish()
+        except OSError as error:
+            os.write(tell, f"{error.errno} {error.filename or ''}".encode())
+        os.close(tell)  # furnished, or failed
+        select.select([leave], [], [])
+        os._exit(0)
     os.close(tell)
     os.close(leave)
     answer = os.read(ready, 4096).decode()
@@ -83,18 +78,6 @@ def make(flags: int, kinds: tuple[str, ...], furnish: Callable[[], None]) -> dic
         os.close(stay)
         os.close(ready)
         os.waitpid(child, 0)
-
-
-def _furnish(flags: int, furnish: Callable[[], None], tell: int, leave: int) -> None:
-    """Runs in the child: closes `tell` when done, after writing errno and place on failure."""
-    try:
-        ns.unshare(flags)
-        furnish()
-    except OSError as error:
-        os.write(tell, f"{error.errno} {error.filename or ''}".encode())
-    os.close(tell)
-    select.select([leave], [], [])
-    os._exit(0)
 
 
 def furnish_switch() -> None:
@@ -111,18 +94,15 @@ def furnish_node(node: str, files: Path) -> None:
     ns.mount("tmpfs", "/tmp", "tmpfs", data="mode=1777")
     ns.mount("tmpfs", "/dev/shm", "tmpfs", data="mode=1777")
     ns.mount(files / "hosts", "/etc/hosts", flags=ns.MS_BIND)
-    _mount_sys(files / "sys")
-    # Nodes inherit bbr, which paces on its own, and rates of earlier connections. Only the link must decide.
-    Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
-    Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
-
-
-def _mount_sys(beside: Path) -> None:
-    """A new /sys shows the cards of the node's network namespace. Control groups stay the machine's."""
+    # A new /sys shows the cards of the node's network namespace. Control groups stay the machine's.
+    beside = files / "sys"
     ns.mount("sysfs", beside, "sysfs")
     if Path("/sys/fs/cgroup").is_dir():
         ns.mount("/sys/fs/cgroup", beside / "fs/cgroup", flags=ns.MS_BIND | ns.MS_REC)
     ns.mount(beside, "/sys", flags=ns.MS_MOVE)
+    # Nodes inherit bbr, which paces on its own, and rates of earlier connections. Only the link must decide.
+    Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
+    Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Namespaces and mounts by libc; Python has its own functions only since 3.12."""
+"""Namespaces and mounts by libc (Python has its own functions only since 3.12), and the start of a process."""
 
 from __future__ import annotations
 
@@ -50,3 +50,13 @@ def network(descriptor: int) -> Iterator[None]:
             enter(own)
     finally:
         os.close(own)
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return the start of a process in clock ticks after boot; None if it does not run (zombies do not)."""
+    try:
+        # after the bracket: field 3 is the state, field 22 the start
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])

@@ -32,14 +32,18 @@ PRIVATE = "/tmp"
 def main(arguments: Sequence[str]) -> NoReturn:
     """Become the command. Exits with 255 and a line on errors, like ssh."""
     as_is, host, words = parse(arguments)
-    name = os.environ.get(NAME, "lab")
-    here = current()
+    name, here = os.environ.get(NAME, "lab"), "/"
+    with suppress(OSError):
+        here = str(Path.cwd())
     try:
         enter(name, host)
         share(ROOT / name, places(os.environ, here))
     except (OSError, LookupError) as error:
         _fail(f"{host}: cannot enter this node of lab {name}: {error}")
-    go_to(here)
+    for place in (here, pwd.getpwuid(os.getuid()).pw_dir, "/"):
+        with suppress(OSError):
+            os.chdir(place)
+            break
     try:
         if as_is:
             os.execvp(words[0], words)
@@ -61,36 +65,24 @@ def parse(arguments: Sequence[str]) -> tuple[bool, str, list[str]]:
 
 
 def enter(name: str, host: str) -> None:
-    """Open all namespaces before the last one hides /proc, then enter them. exec closes the descriptors."""
-    for descriptor in [os.open(path, os.O_RDONLY) for path in namespace_files(name, host)]:
-        ns.enter(descriptor)
-
-
-def namespace_files(name: str, host: str) -> list[str]:
-    """List the descriptors through which the holder keeps a node's namespaces open. Raises LookupError."""
+    """Enter a node's namespaces, which the holder keeps open. All are opened before the last one hides /proc, and
+    exec closes them. Raises LookupError, OSError."""
     try:
         state: dict[str, Any] = json.loads((ROOT / name / "state.json").read_text())
     except FileNotFoundError:
         raise LookupError("no such lab is up") from None
     if host not in state["nodes"]:
         raise LookupError(f"its nodes are {', '.join(state['nodes'])}")
-    program = state["holder"]["program"]
-    if _start_ticks(program["pid"]) != program["start_ticks"]:
+    pid, kept = state["holder"]["program"]["pid"], state["holder"]["namespaces"][host]
+    if ns.start_ticks(pid) != state["holder"]["program"]["start_ticks"]:
         raise LookupError("its holder process is gone")
-    kept = state["holder"]["namespaces"][host]
-    return [f"/proc/{program['pid']}/fd/{kept[kind]}" for kind in ns.KINDS]
-
-
-def _start_ticks(pid: int) -> int | None:
-    with suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    return None
+    for descriptor in [os.open(f"/proc/{pid}/fd/{kept[kind]}", os.O_RDONLY) for kind in ns.KINDS]:
+        ns.enter(descriptor)
 
 
 def clean(environ: Mapping[str, str], name: str) -> dict[str, str]:
     user = pwd.getpwuid(os.getuid())
-    programs = str(Path(sys.executable).parent)
-    kept = {key: environ[key] for key in ("LANG", NAME, FABRIC, RUN, PLACES) if key in environ}
+    programs, path = str(Path(sys.executable).parent), environ.get("PATH", DEFAULT_PATH)
     return {
         "HOME": user.pw_dir,
         "LOGNAME": user.pw_name,
@@ -98,14 +90,10 @@ def clean(environ: Mapping[str, str], name: str) -> dict[str, str]:
         "SHELL": user.pw_shell or "/bin/sh",
         NAME: name,
         FABRIC: str(ROOT / name / "fabric.toml"),
-        **kept,
-        "PATH": reaching(programs, environ.get("PATH", DEFAULT_PATH)),
+        **{key: environ[key] for key in ("LANG", NAME, FABRIC, RUN, PLACES) if key in environ},
+        # an earlier mpirun keeps its place
+        "PATH": path if programs in path.split(":") else f"{programs}:{path}",
     }
-
-
-def reaching(folder: str, path: str) -> str:
-    """Add a folder to the front of PATH, unless it is there: an earlier mpirun keeps its place."""
-    return path if folder in path.split(":") else f"{folder}:{path}"
 
 
 def places(environ: Mapping[str, str], here: str) -> list[str]:
@@ -116,33 +104,12 @@ def places(environ: Mapping[str, str], here: str) -> list[str]:
 
 
 def share(folder: Path, wanted: Sequence[str]) -> None:
-    for place in sorted(wanted):
-        outside = folder / "tmp" / place.removeprefix(f"{PRIVATE}/")
-        if not outside.is_dir() or same(outside, Path(place)):
+    for place in map(Path, sorted(wanted)):
+        outside = folder / "tmp" / place.relative_to(PRIVATE)
+        if not outside.is_dir() or (place.exists() and outside.samefile(place)):
             continue
-        Path(place).mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
         ns.mount(outside, place, flags=ns.MS_BIND | ns.MS_REC)
-
-
-def same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
-
-
-def current() -> str:
-    with suppress(OSError):
-        return str(Path.cwd())
-    return "/"
-
-
-def go_to(folder: str) -> None:
-    """Change to the folder, else to the home directory, else to the root."""
-    for place in (folder, pwd.getpwuid(os.getuid()).pw_dir, "/"):
-        with suppress(OSError):
-            os.chdir(place)
-            return
 
 
 def _fail(text: str) -> NoReturn:

@@ -4,42 +4,52 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 
 from msgspec.structs import replace
 
 from scaling.errors import UsageError, near
-from scaling.records.point import Record
-from scaling.tools.lab import wires
 from scaling.tools.lab.state import Lab, Nic
 
-
-class Change(Record, frozen=True, kw_only=True):
-    """One word of `rate`, for a network or for one node's link. `value` is "up", "down" or "" for a rate or a
-    share."""
-
-    text: str
-    nic: Nic
-    node: str = ""
-    value: str = ""
-    rate_bits_per_s: float = 0.0
-    share: float = 0.0
+UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+LOWEST_BITS_PER_S, HIGHEST_BITS_PER_S = 1e4, 1e12
+# Four nodes at 1 Gb/s kept 93 % in an all-reduce over Gloo, at 4 Gb/s 35 to 92 % with both cores busy (README.md).
+CARRIED_BITS_PER_S_PER_CORE = 2e9
+MOST_NODES, MOST_SLOTS, MOST_NICS = 64, 256, 8
+# as in the studies; this machine cannot carry them, but emulated devices scale them down (README.md)
+DEFAULT_NICS = ("ib0=100gbit,10.10.0.0/24", "eth0=10gbit,10.20.0.0/24")
 
 
-def parse(lab: Lab, text: str) -> Change:
+def changed(lab: Lab, text: str) -> Lab:
+    """Apply one word of `rate`: a network's declared rate, which resets its links' shares; one link's rate or
+    share; or cards that go down or up."""
     target, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"{text}: must be CARD=RATE or NODE.CARD=RATE, with up or down or 10% for RATE")
     node, _, card = target.rpartition(".")
     if node and node not in lab.nodes:
         raise UsageError(f"{text}: lab {lab.name} has no node {node!r}; {near(node, lab.nodes)}")
-    nic = wires.nic_of(lab, card, text)
+    nic, links = lab.nic(card, text), links_of(lab, target)
     if value in ("up", "down"):
-        return Change(text=text, nic=nic, node=node, value=value)
+        others = tuple(link for link in lab.down if link not in links)
+        return replace(lab, down=(*others, *links) if value == "down" else others)
+    shares = {link: share for link, share in lab.links.items() if link not in links}
     if value.endswith("%"):
-        return Change(text=text, nic=nic, node=node, share=_share(value, text, node))
-    return Change(text=text, nic=nic, node=node, rate_bits_per_s=parse_rate(value, text))
+        share = _share(value, text, node)
+    elif node:
+        share = parse_rate(value, text) / nic.shaped_bits_per_s
+    else:
+        rate = parse_rate(value, text)
+        renewed = replace(nic, rate_bits_per_s=rate, shaped_bits_per_s=rate)
+        return replace(lab, nics=tuple(renewed if one is nic else one for one in lab.nics), links=shares)
+    return replace(lab, links=shares if share == 1.0 else {**shares, target: share})
+
+
+def links_of(lab: Lab, target: str) -> list[str]:
+    """Return the links that a word is about: `node2.ib0`, or with `ib0` those of all nodes."""
+    node, _, card = target.rpartition(".")
+    return [f"{one}.{card}" for one in ([node] if node else lab.nodes)]
 
 
 def _share(value: str, text: str, node: str) -> float:
@@ -50,36 +60,6 @@ def _share(value: str, text: str, node: str) -> float:
     if not 0.01 <= percent <= 100 or not node:
         raise UsageError(f"{text}: a share is 0.01% to 100%, of one node's link; write for example node2.ib0=10%")
     return percent / 100
-
-
-def nodes_of(lab: Lab, one: Change) -> tuple[str, ...]:
-    return (one.node,) if one.node else lab.nodes
-
-
-def rated(lab: Lab, one: Change) -> Lab:
-    """Change a network's declared rate, which resets its links' shares, or one link's share."""
-    if one.node:
-        nic = lab.nic(one.nic.name) or one.nic
-        share = one.share or one.rate_bits_per_s / nic.shaped_bits_per_s
-        links = {**lab.links, f"{one.node}.{nic.name}": share}
-        return replace(lab, links={link: part for link, part in links.items() if part != 1.0})
-    rate = one.rate_bits_per_s
-    changed = replace(one.nic, rate_bits_per_s=rate, shaped_bits_per_s=rate)
-    nics = tuple(changed if nic.name == changed.name else nic for nic in lab.nics)
-    links = {link: share for link, share in lab.links.items() if link.partition(".")[2] != one.nic.name}
-    return replace(lab, nics=nics, links=links)
-
-
-def switched(lab: Lab, one: Change) -> Lab:
-    cards = [f"{node}.{one.nic.name}" for node in nodes_of(lab, one)]
-    others = tuple(card for card in lab.down if card not in cards)
-    return replace(lab, down=(*others, *cards) if one.value == "down" else others)
-
-
-UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
-LOWEST_BITS_PER_S, HIGHEST_BITS_PER_S = 1e4, 1e12
-# Four nodes at 1 Gb/s kept 93 % in an all-reduce over Gloo, at 4 Gb/s 35 to 92 % with both cores busy (README.md).
-CARRIED_BITS_PER_S_PER_CORE = 2e9
 
 
 def parse_rate(text: str, source: str) -> float:
@@ -114,18 +94,18 @@ def too_fast(name: str, rate_bits_per_s: float, nodes: int, cores: int | None = 
     )
 
 
-MOST_NODES, MOST_SLOTS, MOST_NICS = 64, 256, 8
-# as in the studies; this machine cannot carry them, but emulated devices scale them down (README.md)
-DEFAULT_NICS = ("ib0=100gbit,10.10.0.0/24", "eth0=10gbit,10.20.0.0/24")
-
-
 def shape(name: str, nodes: int, slots: int, nics: Sequence[str]) -> Lab:
     """Return the lab that the flags of `up` describe. Raises UsageError with the flag."""
     check_name(name)
-    _check_count("--nodes", nodes, MOST_NODES)
-    _check_count("--slots", slots, MOST_SLOTS)
-    names = tuple(f"node{number}" for number in range(1, nodes + 1))
-    return Lab(name=name, nodes=names, slots=slots, nics=_nics(nics or DEFAULT_NICS, nodes))
+    for flag, count, most in (("--nodes", nodes, MOST_NODES), ("--slots", slots, MOST_SLOTS)):
+        if not 1 <= count <= most:
+            raise UsageError(f"{flag} {count}: must be a number from 1 to {most}")
+    if len(nics) > MOST_NICS:
+        raise UsageError(f"--nic was given {len(nics)} times: a node has no more than {MOST_NICS} cards")
+    found: list[Nic] = []
+    for text in nics or DEFAULT_NICS:
+        found.append(_nic(text, found, nodes))
+    return Lab(name=name, nodes=tuple(f"node{one + 1}" for one in range(nodes)), slots=slots, nics=tuple(found))
 
 
 def check_name(name: str) -> None:
@@ -136,40 +116,20 @@ def check_name(name: str) -> None:
         )
 
 
-def differences(lab: Lab, wanted: Lab, changing: Collection[str] = ()) -> list[str]:
-    """List differences like `--nodes 2 (asked for: --nodes 4)`. Rates of cards in `changing` may differ."""
+def differences(lab: Lab, wanted: Lab) -> list[str]:
+    """List differences like `--nodes 2 (asked for: --nodes 4)`."""
     has, asked = (
         (
             f"--nodes {len(one.nodes)}",
             f"--slots {one.slots}",
-            " ".join(_flag(nic, nic.name not in changing) for nic in one.nics),
+            " ".join(f"--nic {nic.name}={show_rate(nic.rate_bits_per_s)},{nic.subnet}" for nic in one.nics),
         )
         for one in (lab, wanted)
     )
     return [f"{one} (asked for: {other})" for one, other in zip(has, asked, strict=True) if one != other]
 
 
-def _flag(nic: Nic, has_rate: bool) -> str:
-    return f"--nic {nic.name}={show_rate(nic.rate_bits_per_s) if has_rate else 'RATE'},{nic.subnet}"
-
-
-def _check_count(name: str, count: int, most: int) -> None:
-    if not 1 <= count <= most:
-        raise UsageError(f"{name} {count}: must be a number from 1 to {most}")
-
-
-def _nics(texts: Sequence[str], nodes: int) -> tuple[Nic, ...]:
-    if len(texts) > MOST_NICS:
-        raise UsageError(f"--nic was given {len(texts)} times: a node has no more than {MOST_NICS} cards")
-    found: list[Nic] = []
-    for text in texts:
-        nic = _nic(text, position=len(found))
-        _check_subnet(nic, found, nodes)
-        found.append(nic)
-    return tuple(found)
-
-
-def _nic(text: str, position: int) -> Nic:
+def _nic(text: str, others: Sequence[Nic], nodes: int) -> Nic:
     """Parse NAME=RATE[,SUBNET]. Default subnets are 10.10.0.0/24, 10.20.0.0/24, ..."""
     name, equals, rest = text.partition("=")
     if not equals:
@@ -178,34 +138,19 @@ def _nic(text: str, position: int) -> Nic:
         raise UsageError(
             f"--nic {text}: {name!r} cannot name a card: 1 to 15 of a-z, 0-9, '_', '-', a letter first, not lo"
         )
-    rate, comma, subnet = rest.partition(",")
+    rate, comma, network = rest.partition(",")
     rate_bits_per_s = parse_rate(rate, f"--nic {text}")
-    default = f"10.{10 * (position + 1)}.0.0/24"
-    return Nic(
-        name=name,
-        subnet=_subnet(subnet if comma else default, f"--nic {text}"),
-        rate_bits_per_s=rate_bits_per_s,
-        shaped_bits_per_s=rate_bits_per_s,
-    )
-
-
-def _subnet(text: str, source: str) -> str:
     try:
-        return str(IPv4Network(text.strip()))
+        subnet = IPv4Network(network.strip() if comma else f"10.{10 * (len(others) + 1)}.0.0/24")
     except ValueError as error:
-        raise UsageError(f"{source}: not a subnet: {error}; write for example 10.10.0.0/24") from None
-
-
-def _check_subnet(nic: Nic, others: Sequence[Nic], nodes: int) -> None:
-    subnet = IPv4Network(nic.subnet)
+        raise UsageError(f"--nic {text}: not a subnet: {error}; write for example 10.10.0.0/24") from None
     if subnet.num_addresses - 2 < nodes:
-        raise UsageError(f"--nic {nic.name}: {nic.subnet} has no addresses for {nodes} nodes; write a /24")
+        raise UsageError(f"--nic {name}: {subnet} has no addresses for {nodes} nodes; write a /24")
     if subnet.is_loopback or subnet.is_multicast or subnet.is_unspecified or subnet[0].is_reserved:
-        raise UsageError(
-            f"--nic {nic.name}: {nic.subnet} is not a subnet for hosts; write for example 10.10.0.0/24"
-        )
+        raise UsageError(f"--nic {name}: {subnet} is not a subnet for hosts; write for example 10.10.0.0/24")
     for other in others:
-        if other.name == nic.name:
-            raise UsageError(f"--nic {nic.name} was given twice; name cards ib0, ib1, ...")
+        if other.name == name:
+            raise UsageError(f"--nic {name} was given twice; name cards ib0, ib1, ...")
         if subnet.overlaps(IPv4Network(other.subnet)):
-            raise UsageError(f"--nic {nic.name}: {nic.subnet} overlaps {other.subnet} of {other.name}")
+            raise UsageError(f"--nic {name}: {subnet} overlaps {other.subnet} of {other.name}")
+    return Nic(name=name, subnet=str(subnet), rate_bits_per_s=rate_bits_per_s, shaped_bits_per_s=rate_bits_per_s)

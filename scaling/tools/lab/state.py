@@ -1,4 +1,4 @@
-"""The state of a lab: `load(name)` reads /run/scaling-lab/NAME/state.json, also inside its nodes.
+"""The state of a lab: `load(name)` reads /run/scaling-lab/NAME/state.json, also inside its nodes; its processes.
 
 The folder also holds hosts, hostfile, hostfile.mpich, fabric.toml, the remote agent and, during a run, run.json.
 Everything else lives in namespaces, which end with the holder process. A lab is up while its holder lives.
@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from scaling.errors import LaunchError, UsageError
+from scaling.errors import LaunchError, UsageError, near
 from scaling.records.point import Record
+from scaling.tools.lab.namespaces import start_ticks
+from scaling.tools.lab.remote import NAME, ROOT, RUN
 
-ROOT = Path("/run/scaling-lab")
 SWITCH = "switch"
+GRACE_S, PATIENCE_S = 2.0, 15.0
 
 
 class Nic(Record, frozen=True, kw_only=True):
@@ -30,10 +35,6 @@ class Nic(Record, frozen=True, kw_only=True):
 
     def address(self, number: int) -> str:
         return str(IPv4Network(self.subnet)[number])
-
-    @property
-    def prefix(self) -> int:
-        return IPv4Network(self.subnet).prefixlen
 
 
 class Program(Record, frozen=True, kw_only=True):
@@ -47,6 +48,12 @@ class Program(Record, frozen=True, kw_only=True):
         return start_ticks(self.pid) == self.start_ticks
 
 
+def program(pid: int) -> Program:
+    ticks = start_ticks(pid)
+    assert ticks is not None, f"process {pid} runs no more"
+    return Program(pid=pid, start_ticks=ticks)
+
+
 class Holder(Record, frozen=True, kw_only=True):
     """The process that keeps a lab's namespaces open. namespaces[room][kind] are its descriptors, inodes[room] the
     identities of the network namespaces."""
@@ -57,6 +64,19 @@ class Holder(Record, frozen=True, kw_only=True):
 
 
 NOBODY = Holder(program=Program(pid=0, start_ticks=0), namespaces={}, inodes={})
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """The active run, or a process that it left behind. `mark` is RUN in the environment of all its processes."""
+
+    program: Program
+    mark: str
+    since_unix_s: float
+    command: tuple[str, ...]
+
+    @property
+    def told(self) -> str:
+        return f"pid {self.program.pid}: {' '.join(self.command)}"
 
 
 class Lab(Record, frozen=True, kw_only=True):
@@ -75,8 +95,17 @@ class Lab(Record, frozen=True, kw_only=True):
     def folder(self) -> Path:
         return folder(self.name)
 
-    def nic(self, name: str) -> Nic | None:
-        return next((nic for nic in self.nics if nic.name == name), None)
+    @property
+    def flag(self) -> str:
+        """The --name of this lab's commands."""
+        return f" --name {self.name}" if self.name != "lab" else ""
+
+    def nic(self, name: str, source: str) -> Nic:
+        """Find a network by its card. Raises UsageError with `source`."""
+        if found := next((nic for nic in self.nics if nic.name == name), None):
+            return found
+        cards = [nic.name for nic in self.nics]
+        raise UsageError(f"{source}: lab {self.name} has no card {name!r}; {near(name, cards)}")
 
     def link_bits_per_s(self, node: str, nic: Nic) -> float:
         return nic.shaped_bits_per_s * self.links.get(f"{node}.{nic.name}", 1.0)
@@ -85,24 +114,24 @@ class Lab(Record, frozen=True, kw_only=True):
         """Name the switch's end of a link; interface names have at most 15 characters."""
         return f"n{self.nodes.index(node) + 1}c{self.nics.index(nic)}"
 
-    def check_lives(self) -> None:
-        if not self.holder.program.lives:
-            gone = "its holder process is gone, and its nodes with it"
-            raise UsageError(f"lab {self.name}: {gone}; {_mend(self.name)}")
-
     @contextmanager
-    def opened(self, room: str, kind: str = "net") -> Iterator[int]:
+    def opened(self, room: str) -> Iterator[int]:
+        """Open a room's network namespace. Raises UsageError if the lab is not up."""
         self.check_lives()
-        number = self.holder.namespaces[room][kind]
+        number = self.holder.namespaces[room]["net"]
         descriptor = os.open(f"/proc/{self.holder.program.pid}/fd/{number}", os.O_RDONLY)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
+    def check_lives(self) -> None:
+        if not self.holder.program.lives:
+            gone = "its holder process is gone, and its nodes with it"
+            raise UsageError(f"lab {self.name}: {gone}; python -m scaling lab up --name {self.name}")
 
-def _mend(name: str) -> str:
-    return f"python -m scaling lab up --name {name}"
+
+# ---------------------------------------------------------------- files
 
 
 def folder(name: str) -> Path:
@@ -117,8 +146,7 @@ def names() -> tuple[str, ...]:
 def living() -> Iterator[Lab]:
     for name in names():
         with suppress(LaunchError):
-            lab = find(name)
-            if lab is not None and lab.holder.program.lives:
+            if (lab := find(name)) and lab.holder.program.lives:
                 yield lab
 
 
@@ -141,7 +169,7 @@ def load(name: str) -> Lab:
     if lab is None:
         others = ", ".join(lab.name for lab in living())
         others = f" (up are: {others})" if others else ""
-        raise UsageError(f"no lab {name!r} is up{others}; {_mend(name)}")
+        raise UsageError(f"no lab {name!r} is up{others}; python -m scaling lab up --name {name}")
     lab.check_lives()
     return lab
 
@@ -178,17 +206,64 @@ def locked() -> Iterator[None]:
         os.close(descriptor)
 
 
-def start_ticks(pid: int) -> int | None:
-    """Return the start of a process in clock ticks after boot; None if it does not run (zombies do not)."""
-    try:
-        # after the bracket: field 3 is the state, field 22 the start
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+# ---------------------------------------------------------------- processes
+
+
+def processes(lab: Lab) -> list[int]:
+    """List pids in the nodes and the switch. Without the holder the kernel may reuse an inode, so only processes
+    with the lab's name in their environment count."""
+    inodes, sure = set(lab.holder.inodes.values()), lab.holder.program.lives
+
+    def network(pid: int) -> int | None:
+        with suppress(OSError):
+            return Path(f"/proc/{pid}/ns/net").stat().st_ino
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+
+    pids = sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    inside = (pid for pid in pids if pid != os.getpid() and network(pid) in inodes)
+    return [pid for pid in inside if sure or _carries(pid, NAME, lab.name)]
 
 
-def program(pid: int) -> Program:
-    ticks = start_ticks(pid)
-    assert ticks is not None, f"process {pid} runs no more"
-    return Program(pid=pid, start_ticks=ticks)
+def _carries(pid: int, key: str, value: str) -> bool:
+    with suppress(OSError):
+        return f"{key}={value}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
+def processes_of(lab: Lab, run: Run) -> list[int]:
+    return [pid for pid in processes(lab) if _carries(pid, RUN, run.mark)]
+
+
+def run_on(lab: Lab) -> Run | None:
+    """Find the active run: its `lab run` lives, or processes that it left behind."""
+    try:
+        run = msgspec.json.decode((lab.folder / "run.json").read_bytes(), type=Run)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    if run.program.lives:
+        return run
+    left = [Program(pid=pid, start_ticks=start_ticks(pid) or 0) for pid in processes_of(lab, run)]
+    return replace(run, program=left[0]) if left else None
+
+
+def end(find: Callable[[], list[int]]) -> None:
+    """End all processes that `find` finds: SIGTERM, after GRACE_S SIGKILL. Raises LaunchError if one survives."""
+    _signal(find(), signal.SIGTERM)
+    began_s = time.monotonic()
+    while left := find():
+        waited_s = time.monotonic() - began_s
+        if waited_s > PATIENCE_S:
+            raise LaunchError(f"process {left[0]} survives SIGKILL; ps -o wchan shows what it waits for")
+        if waited_s > GRACE_S:
+            _signal(left, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def end_program(program: Program) -> None:
+    end(lambda: [program.pid] if program.lives else [])
+
+
+def _signal(pids: Collection[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

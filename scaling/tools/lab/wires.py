@@ -6,15 +6,15 @@ They are created inside the lab's namespaces, so names cannot clash and links en
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from socket import if_nametoindex
 from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.errors import LaunchError, UsageError, near
-from scaling.records.point import Record
+from scaling.errors import LaunchError
 from scaling.tools.lab import namespaces, state
 from scaling.tools.lab.state import SWITCH, Lab, Nic
 
@@ -27,23 +27,16 @@ DISCIPLINE = "tbf"
 OFFLOAD_BYTES, LEAST_OFFLOAD_BYTES = 65536, 3100  # one segmentation offload packet; two frames
 PACKET_S = 0.005
 QUEUE_S = 0.32
+MOST_IN_32_BITS = 0xFFFFFFFF
 
 
-class Bucket(Record, frozen=True, kw_only=True):
-    """Sizes in bytes: burst, queue, and largest packet of the sender's segmentation offload."""
-
-    burst_bytes: int
-    limit_bytes: int
-    offload_bytes: int
-
-
-def bucket(rate_bits_per_s: float) -> Bucket:
-    """Compute the bucket of a rate. Below 100 Mb/s packets shrink to 5 ms, so small messages are slow too."""
+def bucket(rate_bits_per_s: float) -> tuple[int, int, int]:
+    """Compute burst, queue, and largest packet of the sender's segmentation offload, in bytes. Below 100 Mb/s
+    packets shrink to 5 ms, so small messages are slow too."""
     bytes_per_s = rate_bits_per_s / 8
     offload = int(min(OFFLOAD_BYTES, max(LEAST_OFFLOAD_BYTES, bytes_per_s * PACKET_S)))
     burst = 1_000_000 if rate_bits_per_s >= 5e9 else 256_000 if rate_bits_per_s > 1e9 else offload + offload // 10
-    limit = int(min(4_000_000, max(2 * burst, 128_000, bytes_per_s * QUEUE_S)))
-    return Bucket(burst_bytes=burst, limit_bytes=limit, offload_bytes=offload)
+    return burst, int(min(4_000_000, max(2 * burst, 128_000, bytes_per_s * QUEUE_S))), offload
 
 
 def shape(lab: Lab, rates_bits_per_s: Mapping[str, float]) -> Lab:
@@ -51,7 +44,7 @@ def shape(lab: Lab, rates_bits_per_s: Mapping[str, float]) -> Lab:
     with state.locked():
         lab = state.load(lab.name)
         for name in rates_bits_per_s:
-            nic_of(lab, name, name)
+            lab.nic(name, name)
         rates = ((nic, rates_bits_per_s.get(nic.name, nic.shaped_bits_per_s)) for nic in lab.nics)
         lab = replace(lab, nics=tuple(replace(nic, shaped_bits_per_s=float(rate)) for nic, rate in rates))
         apply(lab, [nic for nic in lab.nics if nic.name in rates_bits_per_s])
@@ -61,36 +54,55 @@ def shape(lab: Lab, rates_bits_per_s: Mapping[str, float]) -> Lab:
 
 def apply(lab: Lab, nics: Iterable[Nic]) -> None:
     """Set the links of these networks to the lab's state. Raises LaunchError."""
-    nics = tuple(nics)
+    links = [(node, nic) for node in lab.nodes for nic in nics]
     with inside(lab, SWITCH) as ip:
-        for node in lab.nodes:
-            for nic in nics:
-                _set_rate(ip, lab.port(node, nic), lab.link_bits_per_s(node, nic))
-    for node in lab.nodes:
-        with inside(lab, node) as ip:
-            for nic in nics:
-                _set_rate(ip, nic.name, lab.link_bits_per_s(node, nic))
+        for node, nic in links:
+            _set_rate(ip, lab.port(node, nic), lab.link_bits_per_s(node, nic))
+    for room in lab.nodes:
+        with inside(lab, room) as ip:
+            for node, nic in links:
+                if node == room:
+                    _set_rate(ip, nic.name, lab.link_bits_per_s(node, nic))
 
 
 def _set_rate(ip: Any, interface: str, rate_bits_per_s: float) -> None:
-    from scaling.tools.lab import tbf
-
-    tbf.register()
-    found, link = bucket(rate_bits_per_s), index(interface)
+    register_tbf()
+    burst, limit, offload = bucket(rate_bits_per_s)
+    link, rate = if_nametoindex(interface), rate_bits_per_s / 8
     with needing(DISCIPLINE):
-        sizes = {"burst": found.burst_bytes, "limit": found.limit_bytes}
-        ip.tc("replace", DISCIPLINE, index=link, rate=rate_bits_per_s / 8, **sizes)
-    ip.link("set", index=link, gso_max_size=found.offload_bytes)
+        ip.tc("replace", DISCIPLINE, index=link, rate=rate, burst=burst, limit=limit)
+    ip.link("set", index=link, gso_max_size=offload)
 
 
-def nic_of(lab: Lab, name: str, source: str) -> Nic:
-    """Find a network by its card. Raises UsageError with `source`."""
-    nic = lab.nic(name)
-    if nic is None:
-        raise UsageError(
-            f"{source}: lab {lab.name} has no card {name!r}; {near(name, [n.name for n in lab.nics])}"
-        )
-    return nic
+@cache
+def register_tbf() -> Any:
+    """Extend pyroute2's tbf (once): rates above 34 Gb/s (64 bits of bytes/s), and a burst in bytes."""
+    from pyroute2.netlink.rtnl import TC_H_ROOT, tcmsg  # type: ignore[import-untyped, unused-ignore]
+    from pyroute2.netlink.rtnl.tcmsg import sched_tbf  # type: ignore[import-untyped, unused-ignore]
+
+    class Tbf:
+        """A discipline for `IPRoute.tc`; `rate` is in bytes/s, sizes in bytes."""
+
+        parent = TC_H_ROOT
+
+        class options(sched_tbf.options):  # type: ignore[misc, unused-ignore]
+            added = (("TCA_TBF_RATE64", "uint64"), ("TCA_TBF_PRATE64", "uint64"), ("TCA_TBF_BURST", "uint32"))
+            nla_map = (*sched_tbf.options.nla_map, *added)
+
+        @staticmethod
+        def fix_request(request: dict[str, Any]) -> None:
+            """Remove `rate`, which is also an attribute of all disciplines, of another type."""
+            request.pop("rate", None)
+
+        @staticmethod
+        def get_parameters(wanted: dict[str, Any]) -> dict[str, Any]:
+            rate, burst, limit = (int(wanted[name]) for name in ("rate", "burst", "limit"))
+            sizes = {"rate": min(rate, MOST_IN_32_BITS), "mtu": 0, "buffer": 0, "limit": limit}
+            attributes = [["TCA_TBF_PARMS", sizes], ["TCA_TBF_RTAB", True], ["TCA_TBF_BURST", burst]]
+            return {"attrs": [*attributes, *([["TCA_TBF_RATE64", rate]] if rate > MOST_IN_32_BITS else [])]}
+
+    tcmsg.plugins["tbf"] = Tbf
+    return Tbf
 
 
 # ---------------------------------------------------------------- wires
@@ -129,10 +141,6 @@ def needing(what: str) -> Iterator[None]:
         raise LaunchError(f"this kernel provides no {what} ({error.args[1]}): {mend}") from None
 
 
-def index(name: str) -> int:
-    return socket.if_nametoindex(name)
-
-
 def connect(lab: Lab) -> None:
     """Create all links of a new lab: with addresses and up, not shaped yet."""
     with inside(lab, SWITCH) as ip:
@@ -140,24 +148,20 @@ def connect(lab: Lab) -> None:
             bridge = f"br{position}"
             with needing("bridge"):
                 ip.link("add", ifname=bridge, kind="bridge")
-            ip.link("set", index=index(bridge), state="up")
+            ip.link("set", index=if_nametoindex(bridge), state="up")
             for node in lab.nodes:
-                _plug(ip, lab, node, nic, index(bridge))
+                _plug(ip, lab, node, nic, if_nametoindex(bridge))
     for number, node in enumerate(lab.nodes, 1):
         with inside(lab, node) as ip:
-            ip.link("set", index=index("lo"), state="up")
+            ip.link("set", index=if_nametoindex("lo"), state="up")
             for nic in lab.nics:
-                ip.addr("add", index=index(nic.name), address=nic.address(number), prefixlen=nic.prefix)
-                ip.link("set", index=index(nic.name), state="up")
+                prefix = int(nic.subnet.partition("/")[2])
+                ip.addr("add", index=if_nametoindex(nic.name), address=nic.address(number), prefixlen=prefix)
+                ip.link("set", index=if_nametoindex(nic.name), state="up")
 
 
 def _plug(ip: Any, lab: Lab, node: str, nic: Nic, bridge: int) -> None:
     port = lab.port(node, nic)
     with lab.opened(node) as descriptor, needing("veth pair"):
         ip.link("add", ifname=port, kind="veth", peer={"ifname": nic.name, "net_ns_fd": descriptor})
-    ip.link("set", index=index(port), master=bridge, state="up")
-
-
-def switch_card(lab: Lab, node: str, nic: Nic, state: str) -> None:
-    with inside(lab, node) as ip:
-        ip.link("set", index=index(nic.name), state=state)
+    ip.link("set", index=if_nametoindex(port), master=bridge, state="up")

@@ -1,4 +1,4 @@
-"""A slow link that is planted in a lab: found, promised, removed and proved, under a real mpirun."""
+"""A slow link that is planted in a lab: found, removed and proved, under a real mpirun."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ QUICK = (
 )  # fmt: skip
 
 
-def test_a_planted_slow_link_is_found_promised_removed_and_proved(tmp_path: Path) -> None:
+def test_a_planted_slow_link_is_found_removed_and_proved(tmp_path: Path) -> None:
     with labs.lab("bisect", nodes=4, slots=1, nics=("ib0=100gbit", "eth0=10gbit")) as lab:
         lifecycle.change(lab.name, ["node2.eth0=25%"])
         words = ("-m", "scaling", "bisect", *QUICK, "--results", str(tmp_path))
         done = labs.run(lab, 4, *words, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\bslow: node2 \(", done.stdout), done.stdout
-    assert "PREDICTED without node2: efficiency" in done.stdout
     found = re.search(r"([\d.]+) -> ([\d.]+) % \(\+.*\) without node2; without node\d: ([\d.]+) %", done.stdout)
     assert found, done.stdout
     before, after, control = map(float, found.groups())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -100,7 +101,7 @@ def test_packets_of_another_size_are_named(lab: Lab) -> None:
 
 def set_mtu(lab: Lab, mtu: int) -> None:
     with wires.inside(lab, "node4") as ip:
-        ip.link("set", index=wires.index("eth0"), mtu=mtu)
+        ip.link("set", index=socket.if_nametoindex("eth0"), mtu=mtu)
 
 
 def test_a_pair_that_cannot_reach_each_other_is_named(lab: Lab) -> None:

@@ -3,6 +3,7 @@ are those of a lab, whose switch forwards between them."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ QUICK = (
 def lab() -> Iterator[Lab]:
     with labs.lab("routed", nodes=2, slots=1, nics=("eth0=200mbit",)) as made:
         with wires.inside(made, SWITCH) as ip:
-            bridge = wires.index("br0")
+            bridge = socket.if_nametoindex("br0")
             ip.addr("add", index=bridge, address=GATEWAY, prefixlen=32)
             ip.route("add", dst="10.10.0.0/24", oif=bridge, scope="link")
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -42,7 +43,7 @@ def lab() -> Iterator[Lab]:
 
 def make_alone(lab: Lab, node: str, address: str) -> None:
     with wires.inside(lab, node) as ip:
-        card = wires.index("eth0")
+        card = socket.if_nametoindex("eth0")
         ip.flush_addr(index=card)
         ip.addr("add", index=card, address=address, prefixlen=32)
         ip.route("add", dst=f"{GATEWAY}/32", oif=card, scope="link")
@@ -94,7 +95,7 @@ def two_networks() -> Iterator[Lab]:
     with labs.lab("beside", nodes=2, slots=1, nics=("eth0=200mbit", "ib0=200mbit")) as made:
         for number, node in enumerate(made.nodes, 1):
             with wires.inside(made, node) as ip:
-                card = wires.index("eth0")
+                card = socket.if_nametoindex("eth0")
                 ip.flush_addr(index=card)
                 ip.addr("add", index=card, address=f"10.10.0.{number}", prefixlen=32)
                 ip.route("add", dst="10.10.0.0/24", oif=card, scope="link")
@@ -111,7 +112,7 @@ def test_hosts_that_do_not_meet_are_named_in_advance(two_networks: Lab, tmp_path
 
 def test_a_way_by_another_interface_is_found_in_advance(two_networks: Lab, tmp_path: Path) -> None:
     with wires.inside(two_networks, "node1") as ip:
-        ip.route("add", dst="10.10.0.2/32", gateway="10.20.0.2", oif=wires.index("ib0"))
+        ip.route("add", dst="10.10.0.2/32", gateway="10.20.0.2", oif=socket.if_nametoindex("ib0"))
     done = swept(two_networks, tmp_path, "--strategy", "fake:a", "--interconnect", "eth0")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "node1 goes to node2 at 10.10.0.2 by ib0 (10.20.0.1), not by eth0" in done.stderr

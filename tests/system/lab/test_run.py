@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.tools.lab import processes, state
+from scaling.tools.lab import state
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
@@ -80,7 +80,7 @@ def test_ranks_are_spread_over_the_nodes_and_the_exit_code_is_theirs(mpi: Mpi, l
     assert Counter(words[1] for words in told) == {"node1": 2, "node2": 2}, done.stderr
     assert {tuple(words[2:]) for words in told} == {(lab.name, f"{lab.folder}/fabric.toml", "6", str(labs.ROOT))}
     assert len(list(tmp_path.glob("rank*"))) == 4
-    assert processes.living(lab) == []
+    assert state.processes(lab) == []
     assert not (lab.folder / "run.json").exists()
 
 
@@ -89,7 +89,7 @@ def test_a_signal_ends_the_run_and_all_of_it(lab: Lab, tmp_path: Path, number: i
     with waiting(lab, tmp_path) as process:
         process.send_signal(number)
         assert process.wait(120) == code
-    assert processes.living(lab) == []
+    assert state.processes(lab) == []
 
 
 def test_a_lab_is_not_taken_down_under_a_run(tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_what_a_killed_run_leaves_is_a_run_that_is_on(lab: Lab, tmp_path: Path) 
     with waiting(lab, tmp_path) as process:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        on = processes.run_on(lab)
+        on = state.run_on(lab)
         assert on is not None
         assert on.program.pid != process.pid
         refused = labs.command("down", "--name", lab.name)
         assert refused.returncode == 2
         assert f"(pid {on.program.pid}: " in refused.stderr
-        processes.end(lambda: processes.of_run(lab, on))
-    assert processes.run_on(lab) is None
+        state.end(lambda: state.processes_of(lab, on))
+    assert state.run_on(lab) is None
     assert state.load(lab.name) == lab
 
 

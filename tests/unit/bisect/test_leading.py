@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from scaling.tools.bisect.leading import Bisection
 from scaling.transport.base import Mailbox
 from tests.support.inline import Launch, host
 
-# A whole search on scripted hosts: evidence, waves at once, promise, proof, and what the report makes of it.
+# A whole search on scripted hosts: evidence, waves at once, proof, and what the report makes of it.
 
 KINDS = ["exchange", "solo", "together", "comm"]
 
@@ -125,14 +124,11 @@ def test_ctrl_c_keeps_the_measured_points_and_reports_the_progress(
 SLOW = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0.004"]
 
 
-def test_a_slow_node_is_found_promised_and_proved(tmp_path: Path) -> None:
+def test_a_slow_node_is_found_and_proved(tmp_path: Path) -> None:
     found = bisected(tmp_path, option=SLOW)
     said = "\n".join(found.said)
     assert found.code == 0, said
     assert "slow: node3 (" in said
-    assert re.search(r"PREDICTED without node3: efficiency [\d.]+ % \(80 %: \d+ to \d+\)", said), said
-    # The scripted exchange grows with no world size: what it took of pairs is not what it takes of three.
-    assert re.search(r"-[\d.]+ percentage points from the prediction, outside its 80 % interval", said), said
     # A step of 10 ms and an exchange of 16 or 4: 38.5 and 71.4 %.
     assert "38.5 -> 71.4 % (+33.0 ± 0.0) without node3; without node" in said
     assert ": 38.5 %" in said
@@ -188,6 +184,7 @@ def test_a_healthy_cluster_is_left_alone(tmp_path: Path) -> None:
     found = bisected(tmp_path, option=["comm_s=0.004", "exchange_s=0.004"])
     assert found.code == 0
     assert any(line.startswith("no slow node (") for line in found.said), found.said
+    assert "no suspect: ranks compute alike, and paths carry alike" in found.said
     assert {record.point.kind for record in found.records} == {"together", "exchange", "comm"}
     assert any("are not searched" in line for line in found.said)
 

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("without_git")
 FAKE = ("--device", "cpu", "--no-page", "--view", "none")
 SLOW = ("--option", "exchange_s=0.002")
 NOISY = ("--option", "round_noise=0.05")
+STEADY = ("--option", "noise=0.001")
 
 
 @pytest.fixture
@@ -44,89 +45,68 @@ def certified(tmp_path: Path, *words: str, ranks: int = 2) -> tuple[int, Certifi
     return code, found
 
 
-def test_a_machine_above_the_line_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = certified(tmp_path, "--option", "noise=0.001")
-    out = capsys.readouterr().out
-    assert (code, found.result, found.why, found.where) == (0, "PASS", "", ())
-    assert re.search(r"^PASS: fake:a reaches .* of linear scaling on 2 devices", out, re.M)
-    assert out.splitlines()[-1].endswith(" verdict PASS")
-    (one,) = found.criteria
-    assert one.line == 0.95
-    assert one.looks[-1].low > 0.95
-
-
-def test_a_machine_below_the_line_fails_with_the_largest_loss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, found = certified(tmp_path, *SLOW, "--option", "noise=0.001")
-    assert (code, found.result) == (1, "FAIL")
-    assert "efficiency at N=2 is at most" in found.why
-    assert found.where[-1].startswith("largest loss: ")
-    assert re.search(r"^FAIL: ", capsys.readouterr().out, re.M)
-
-
-def test_a_machine_without_an_interval_that_decides_gets_no_verdict(tmp_path: Path) -> None:
-    code, found = certified(tmp_path, *SLOW, *NOISY, "--line", "84%", "--minutes", "3")
-    assert (code, found.result) == (3, "NO VERDICT")
-    assert "on both sides of 84.0 %" in found.why
-
-
-def test_several_nodes_without_receipts_get_no_verdict(tmp_path: Path) -> None:
-    code, found = certified(tmp_path, "--strategy", "fake:a-async", "--option", "noise=0.001", ranks=8)
-    assert (code, found.result) == (3, "NO VERDICT")
-    assert found.why.startswith("UNVERIFIED: nothing proves that the bytes crossed")
-
-
-def test_a_failed_exchange_fails(tmp_path: Path) -> None:
-    code, found = certified(tmp_path, "--option", "fail=nan")
-    assert (code, found.result) == (1, "FAIL")
-    assert found.why.startswith("the exchange failed: nan-loss")
+@pytest.mark.parametrize(
+    ("words", "ranks", "code", "result", "why"),
+    [
+        (STEADY, 2, 0, "PASS", "^$"),
+        ((*SLOW, *STEADY), 2, 1, "FAIL", "efficiency at N=2 is at most"),
+        ((*SLOW, *NOISY, "--line", "84%", "--minutes", "3"), 2, 3, "NO VERDICT", "on both sides of 84.0 %"),
+        (
+            ("--strategy", "fake:a-async", *STEADY),
+            8,
+            3,
+            "NO VERDICT",
+            "^UNVERIFIED: nothing proves",
+        ),
+        (("--option", "fail=nan"), 2, 1, "FAIL", "^the exchange failed: nan-loss"),
+    ],
+    ids=["above the line", "below", "in between", "several nodes without receipts", "a failed exchange"],
+)
+def test_a_machine_gets_its_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Sequence[str], ranks: int, code: int, result: str,
+    why: str,
+) -> None:  # fmt: skip
+    ended, found = certified(tmp_path, *words, ranks=ranks)
+    assert (ended, found.result) == (code, result)
+    assert re.search(why, found.why)
+    assert re.search(rf"^{result}[:,] ", capsys.readouterr().out, re.M)
+    assert all(one.line == (0.84 if "84%" in words else 0.95) for one in found.criteria)
 
 
 def test_a_later_report_has_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    certified(tmp_path, "--option", "noise=0.001")
+    certified(tmp_path, *STEADY)
     printed = capsys.readouterr().out
+    assert printed.splitlines()[-1].endswith(" verdict PASS")
     (run,) = tmp_path.glob("*-certify")
     assert report([str(run)]) == 0
-    assert capsys.readouterr().out == printed[printed.index("PASS:") :]
+    assert capsys.readouterr().out == printed[printed.index("PASS: fake:a reaches ") :]
     assert report([str(run), "--format", "json"]) == 0
     assert '"result": "PASS"' in capsys.readouterr().out
 
 
-def test_junit_has_a_case_for_each_criterion(tmp_path: Path) -> None:
+def test_junit_has_a_case_for_each_criterion_and_a_fail_names_the_largest_loss(tmp_path: Path) -> None:
     file = tmp_path / "v.xml"
-    certified(tmp_path, *SLOW, "--option", "noise=0.001", "--junit", str(file))
+    _, found = certified(tmp_path, *SLOW, *STEADY, "--junit", str(file))
+    assert found.where[-1].startswith("largest loss: ")
     suite = ElementTree.parse(file).getroot()
     assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("scaling certify", "1", "1")
-    (case,) = suite.findall("testcase")
-    assert case.get("name") == "efficiency at N=2"
+    assert [case.get("name") for case in suite.findall("testcase")] == ["efficiency at N=2"]
 
 
-def own_reference(tmp_path: Path) -> str:
-    """A reference that the same scripted machine gave."""
-    certified(tmp_path, "--option", "noise=0.001")
+def test_the_own_reference_passes_and_another_launch_is_refused(tmp_path: Path) -> None:
+    certified(tmp_path, *STEADY)
     (run,) = tmp_path.glob("*-certify")
-    whole = store.read(run)
-    path = tmp_path / "own.toml"
-    path.write_text(reference.toml(reference.of(Material(whole.header, whole.records))))
-    return str(path)
-
-
-def test_the_own_reference_passes_and_a_slower_machine_fails(tmp_path: Path) -> None:
-    own = own_reference(tmp_path)
-    same, slow = tmp_path / "same", tmp_path / "slow"
-    code, found = certified(same, "--option", "noise=0.001", "--reference", own)
+    whole, own = store.read(run), tmp_path / "own.toml"
+    own.write_text(reference.toml(reference.of(Material(whole.header, whole.records))))
+    code, found = certified(tmp_path / "same", *STEADY, "--reference", str(own))
     assert (code, [one.name for one in found.criteria]) == (0, ["efficiency at N=2", "one device alone"])
-    with pytest.raises(UsageError, match=r"is of another launch: options: noise=0\.001, here exchange_s"):
-        certified(slow, *SLOW, "--option", "noise=0.001", "--reference", own)
-
-
-def test_another_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match="is of another launch: device: NVIDIA H200, here Test CPU; model: resnet50"
+    for words, other in (
+        ((*SLOW, *STEADY, "--reference", str(own)), r"options: noise=0\.001, here exchange_s"),
+        (("--reference", "h200"), "device: NVIDIA H200, here Test CPU; model: resnet50"),
     ):
-        certified(tmp_path, "--reference", "h200")
-    assert not list(tmp_path.iterdir())
+        with pytest.raises(UsageError, match=f"is of another launch: {other}"):
+            certified(tmp_path / "other", *words)
+        assert not (tmp_path / "other").exists()
 
 
 def test_a_dry_run_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,21 +99,18 @@ def test_a_missing_reference_is_refused_with_the_names_of_the_package(name: str)
     assert "in the package: h200" in refused(name)
 
 
-def test_a_run_of_one_round_is_no_reference() -> None:
-    with pytest.raises(UsageError, match="measure 2 rounds or more"):
-        reference.of(material(rounds=1))
-
-
-def test_a_run_of_several_exchanges_is_no_reference() -> None:
-    head, records = SCENES["frameworks"]()
-    with pytest.raises(UsageError, match="measure one --strategy and --interconnect"):
-        reference.of(Material(head, records))
-
-
-def test_a_run_without_an_exchange_is_no_reference() -> None:
-    head, _ = default_run()
-    with pytest.raises(UsageError, match="has measured no exchange"):
-        reference.of(Material(head, []))
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: material(rounds=1), "measure 2 rounds or more"),
+        (lambda: Material(*SCENES["frameworks"]()), "measure one --strategy and --interconnect"),
+        (lambda: Material(default_run()[0], []), "has measured no exchange"),
+    ],
+    ids=["one round", "several exchanges", "no exchange"],
+)
+def test_a_run_that_is_no_reference_is_refused(made: Callable[[], Material], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        reference.of(made())
 
 
 # ---------------------------------------------------------------- matching
@@ -124,40 +121,31 @@ def differences(made: Reference, head: Header) -> tuple[str, ...]:
     return reference.differences(made, head, last)
 
 
-def test_the_same_launch_matches() -> None:
-    assert differences(reference.of(material()), header(launch_size=2)) == ()
+MADE = reference.of(material())
+WORK = MADE.work
+LIKE = header(launch_size=2)
+OTHER_WORK = replace(WORK, workload=replace(WORK.workload, batch_size=7, precision="bf16"))
+OTHER_EXCHANGE = replace(MADE, work=replace(WORK, strategy="torch:other"))
 
 
-def test_another_device_is_named() -> None:
-    other = header([host(cpu_model="Other CPU")], launch_size=2)
-    (said,) = differences(reference.of(material()), other)
-    assert said.startswith("device: ")
-    assert said.endswith(", here Other CPU")
-
-
-def test_another_work_is_named() -> None:
-    made = reference.of(material())
-    work = replace(made.work, workload=replace(made.work.workload, batch_size=7, precision="bf16"))
-    said = differences(replace(made, work=work), header(launch_size=2))
-    assert [one.partition(":")[0] for one in said] == ["batch size", "precision"]
-
-
-def test_the_exchange_counts_only_at_a_world_size_of_the_reference() -> None:
-    made = reference.of(material())
-    other = replace(made, work=replace(made.work, strategy="torch:other"))
-    assert [one.partition(":")[0] for one in differences(other, header(launch_size=2))] == ["strategy"]
-    assert differences(replace(other, efficiency=()), header(launch_size=2)) == ()
-
-
-def test_other_software_is_allowed() -> None:
-    made = reference.of(material())
-    other = replace(made, software={**made.software, "torch": "0.1"})
-    assert differences(other, header(launch_size=2)) == ()
+@pytest.mark.parametrize(
+    ("made", "head", "named"),
+    [
+        (MADE, LIKE, []),
+        (MADE, header([host(cpu_model="Other CPU")], launch_size=2), ["device"]),
+        (replace(MADE, work=OTHER_WORK), LIKE, ["batch size", "precision"]),
+        (OTHER_EXCHANGE, LIKE, ["strategy"]),
+        (replace(OTHER_EXCHANGE, efficiency=()), LIKE, []),  # it counts only at a world size of the reference
+        (replace(MADE, software={**MADE.software, "torch": "0.1"}), LIKE, []),
+    ],
+    ids=["the same", "another device", "another work", "another exchange", "no exchange", "other software"],
+)
+def test_what_sets_a_launch_apart_is_named(made: Reference, head: Header, named: list[str]) -> None:
+    assert [one.partition(":")[0] for one in differences(made, head)] == named
 
 
 def test_toml_keeps_names_and_texts(tmp_path: Path) -> None:
-    made = reference.of(material())
-    odd = replace(made, command='a "b" \\ c é', software={"NVIDIA driver": "1", "x.y": "2"})
+    odd = replace(MADE, command='a "b" \\ c é', software={"NVIDIA driver": "1", "x.y": "2"})
     path = tmp_path / "r.toml"
     path.write_text(reference.toml(replace(odd, sum=odd.digest)))
     assert msgspec.toml.decode(path.read_bytes())["command"] == odd.command

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -109,15 +109,19 @@ def test_mistakes_are_one_line(
         (lambda text: text.replace('{"type":"point"', '{"type":"joint"', 1), "run.jsonl:2: not a point record"),
         (lambda text: "", "it has no header line"),
         (lambda text: text.split("\n")[0] + "\n", "neither side has measured an exchange"),
+        (lambda text: text[:-40], ""),  # the last line is left out
     ],
 )
 def test_runs_that_cannot_be_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: object, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[str], str], said: str
 ) -> None:
     path = run(tmp_path, "a")
     file = Path(path) / "run.jsonl"
-    file.write_text(damage(file.read_text()))  # type: ignore[operator]
-    assert said in refusal(capsys, [path, path])
+    file.write_text(damage(file.read_text()))
+    if said:
+        assert said in refusal(capsys, [path, path])
+    else:
+        assert (command.main([path, path]), capsys.readouterr().err) == (0, "")
 
 
 def test_a_run_that_is_still_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,14 +130,6 @@ def test_a_run_that_is_still_written_is_refused(tmp_path: Path, capsys: pytest.C
         fcntl.flock(writer, fcntl.LOCK_EX)
         assert "is still being written; compare it when its sweep has ended" in refusal(capsys, [a, b])
     assert command.main([a, b]) == 0
-
-
-def test_a_truncated_last_line_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run(tmp_path, "a")
-    file = Path(path) / "run.jsonl"
-    file.write_bytes(file.read_bytes()[:-40])
-    assert command.main([path, path]) == 0
-    assert capsys.readouterr().err == ""
 
 
 def test_runs_of_other_versions_are_not_compared_unless_asked(
@@ -160,18 +156,16 @@ def test_other_hosts_and_another_revision_are_comparable(
 
 
 def test_unlike_runs_on_one_side_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = changed(FINE, lambda one: one, code="beef")
-    paths = [run(tmp_path, "a"), run(tmp_path, "b", other), run(tmp_path, "c")]
-    said = refusal(capsys, [paths[2], "--against", *paths[:2]])
+    runs = [FINE, changed(FINE, lambda one: one, code="beef"), FINE]
+    *base, new = (run(tmp_path, name, made) for name, made in zip("abc", runs, strict=True))
+    said = refusal(capsys, [new, "--against", *base])
     assert "BASE: these runs are not alike: revisions of its code differ: c0de | beef" in said
-    assert command.main([paths[2], "--against", *paths[:2], "--although-different"]) == 0
+    assert command.main([new, "--against", *base, "--although-different"]) == 0
 
 
 def test_older_schemas_are_compared(tmp_path: Path) -> None:
-    folder = tmp_path / "old"
-    folder.mkdir()
-    (folder / "run.jsonl").write_bytes((Path(__file__).parents[2] / "schema" / "schema-1.jsonl").read_bytes())
-    assert command.main([str(folder), str(folder)]) in (0, 2)
+    (tmp_path / "run.jsonl").write_bytes((Path(__file__).parents[2] / "schema" / "schema-1.jsonl").read_bytes())
+    assert command.main([str(tmp_path), str(tmp_path)]) in (0, 2)
 
 
 NOISY = launch(Random(1), sd=0.05)
@@ -347,15 +341,6 @@ def test_every_scene_is_compared_with_itself(
     assert bool(out) or "nothing to compare" in err
 
 
-def test_output_goes_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "found.xml"
-    assert (
-        command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "junit", "-o", str(target)]) == 1
-    )
-    assert ElementTree.parse(target).getroot().get("failures") == "4"
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     ("base", "new", "change", "verdict"), [(FINE, SLOW, 1 / 0.95 - 1, "worse"), (SLOW, FINE, -0.05, "better")]
 )
@@ -393,12 +378,6 @@ def test_energy_needs_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert {cell["verdict"] for cell in cells} == {"cannot tell"}
     told = [cell for cell in cells if cell["base"]]
     assert told and all("energy" in cell["reason"] and cell["unit"] == "J/sample" for cell in told)
-
-
-def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--help"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Exit codes: 0 nothing slower, 1 a cell slower" in text
 
 
 def test_json_decodes_as_its_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,20 +22,12 @@ def test_buckets_by_hand() -> None:
     assert bucket_bytes([MIB, MIB, MIB], 1) == [MIB, MIB, MIB]
 
 
-def test_they_shrink_with_the_gradients() -> None:
+@pytest.mark.parametrize("cap_mb", [DEFAULT_BUCKET_MB, 5.0])
+def test_they_shrink_with_the_gradients(cap_mb: float) -> None:
     sizes = [4 * size for layer in layers.of("resnet50") for size in layer.sizes]
     small = [4 * size for size in layers.shrunken([size // 4 for size in sizes], 10)]
-    for cap_mb in (DEFAULT_BUCKET_MB, 5.0):
-        whole = bucket_bytes(reversed(sizes), cap_mb)
-        found = bucket_bytes(reversed(small), cap_mb, 10.0)
-        assert found == pytest.approx([each / 10 for each in whole], rel=0.02)
-
-
-@pytest.mark.parametrize("model", sorted(models.CATALOGUE))
-def test_the_last_one_goes_out_when_backward_has_ended(model: str) -> None:
-    """It holds the first layers' gradients, which come last, and no more than a bucket takes."""
-    first, tail = layers.of(model)[0], layers.tail_bytes(model)
-    assert 4 * sum(first.sizes) <= tail <= layers.gradient_bytes(model)
+    whole = bucket_bytes(reversed(sizes), cap_mb)
+    assert bucket_bytes(reversed(small), cap_mb, 10.0) == pytest.approx([each / 10 for each in whole], rel=0.02)
 
 
 # ---------------------------------------------------------------- profiles
@@ -48,9 +40,7 @@ def test_every_figure_has_a_source_and_a_model_that_exists() -> None:
     for profile in file.profiles.values():
         assert len({(one.model, one.batch_size) for one in profile.rates}) == len(profile.rates)
         for one in profile.rates:
-            assert one.samples_per_s > 0
-            assert one.batch_size > 0
-            assert one.model in models.CATALOGUE
+            assert one.samples_per_s > 0 and one.batch_size > 0 and one.model in models.CATALOGUE
             assert profiles.source(one)
             used.add(one.source)
         for shared in profile.in_node:
@@ -61,15 +51,12 @@ def test_every_figure_has_a_source_and_a_model_that_exists() -> None:
 
 
 def test_a_step_takes_its_batch_over_the_published_rate() -> None:
-    one = profiles.rate("p100", "googlenet", 144, 256)
-    assert one.samples_per_s == 220.0
-    assert one.step_s == pytest.approx(144 / 220)
+    assert profiles.rate("p100", "googlenet", 144, 256).step_s == pytest.approx(144 / 220)
 
 
 def test_the_first_batch_listed_is_the_default() -> None:
-    assert profiles.rate("p100", "resnet50").batch_size == 64
-    assert profiles.rate("p100", "googlenet").batch_size == 128
-    assert profiles.rate("p100", "googlenet", image_size=256).batch_size == 144
+    asked = (("resnet50", 0), ("googlenet", 0), ("googlenet", 256))
+    assert [profiles.rate("p100", *one[:1], image_size=one[1]).batch_size for one in asked] == [64, 128, 144]
 
 
 @pytest.mark.parametrize(
@@ -81,17 +68,13 @@ def test_the_first_batch_listed_is_the_default() -> None:
         (("k80", "vgg16", 16), "at batch 16 per device; it has batch 32"),
         (("v100", "alexnet", 64), "at batch 64 per device; it has batch 256, 512, 128"),
         (("k80", "digits-cnn", None), "--model digits-cnn: profile k80 has no images/s of it; it has resnet50"),
+        (("p100", "googlenet", None, 8), "--image-size 8: googlenet: layer 7, Pool: "),
     ],
 )
 def test_what_was_never_published_is_refused_with_what_was(asked: tuple[Any, ...], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         profiles.rate(*asked)
     assert message in str(caught.value)
-
-
-def test_only_emulated_devices_have_a_profile() -> None:
-    assert profiles.name_of("emulated:p100") == "p100"
-    assert profiles.name_of("cuda") == ""
 
 
 # ---------------------------------------------------------------- rates that nobody published
@@ -111,9 +94,8 @@ def test_a_fitted_rate_says_so_and_a_published_one_does_not() -> None:
     fitted = profiles.rate("p100", "googlenet", 72, 256)
     assert fitted.fitted == "236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node"
     assert fitted.step_s == pytest.approx((72 + 10.6) / 236.2, rel=1e-3)
-    assert profiles.rate("p100", "googlenet", 36, 256).fitted, (
-        "what four devices of a node do is not what one does alone"
-    )
+    # What four devices of a node do is not what one does alone.
+    assert profiles.rate("p100", "googlenet", 36, 256).fitted
     assert profiles.rate("p100", "googlenet", 144, 256).fitted == ""
     assert profiles.rate("p100", "googlenet", 128).samples_per_s == 468.0, "published by another source"
 
@@ -138,11 +120,6 @@ def test_layers_grow_with_their_images_and_parameters_do_not() -> None:
     assert [one.sizes for one in small] == [one.sizes for one in large]
     assert large[0].forward / small[0].forward == pytest.approx((256 / 224) ** 2)
     assert layers.gradient_bytes("googlenet", 256) == layers.gradient_bytes("googlenet")
-
-
-def test_a_size_that_the_network_cannot_have_names_its_flag() -> None:
-    with pytest.raises(UsageError, match=r"^--image-size 8: googlenet: layer 7, Pool: "):
-        profiles.rate("p100", "googlenet", None, 8)
 
 
 def test_a_fit_to_many_batches_says_by_how_much_it_misses_them() -> None:
@@ -214,13 +191,8 @@ def test_a_model_that_was_not_counted_is_refused() -> None:
     ],
 )
 def test_what_changes_only_computing_is_refused(fields: dict[str, Any], flag: str) -> None:
-    emulated: dict[str, Any] = {
-        "device": "emulated",
-        "profile": "p100",
-        "model": "resnet50",
-        "data": "synthetic",
-        "batch_size": 64,
-    }
+    emulated: dict[str, Any] = {"device": "emulated", "profile": "p100", "model": "resnet50"}
+    emulated |= {"data": "synthetic", "batch_size": 64}
     assert (options.refuse(one_task(**emulated, **fields).point) or "").startswith(flag)
     assert options.refuse(one_task(**emulated).point) is None
     assert options.refuse(one_task(**fields).point) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -27,72 +28,37 @@ class Clock:
         self.now_s += seconds + self.late_s
 
 
-def test_late_wake_ups_do_not_add_up() -> None:
-    clock = Clock(late_s=0.004)
-    device = Timeline(1.0, clock, clock.sleep)
-    for _ in range(100):
-        device.spend(0.010)
-    assert clock.now_s == pytest.approx(100 + 100 * 0.010 + 0.004)
+Act = tuple[str, float] | tuple[str]
+TIMELINES: dict[str, tuple[float, float, list[Act], float]] = {
+    "late wake-ups do not add up": (1.0, 0.004, [("spend", 0.010)] * 100, 1.004),
+    "times are dilated": (4.0, 0.0, [("spend", 0.5)], 2.0),
+    "too short a sleep is left to the next": (1.0, 0.0, [*[("spend", 0.00005)] * 30, ("finish",)], 0.0015),
+    "a device that waits for others begins later": (
+        1.0, 0.0, [("spend", 1.0), ("ask",), ("wait", 0.5), ("granted",), ("spend", 1.0)], 2.5,
+    ),
+    "what is there already is not waited for": (
+        1.0, 0.004, [("ask",), ("wait", 0.0001), ("granted",), ("spend", 0.1)] * 10, 1.004,
+    ),
+    "nobody begins before all have met": (1.0, 0.0, [("wait", 0.0005), ("meet",), ("spend", 1.0)], 1.0005),
+    "lateness is made up for": (2.0, 0.0, [("wait", 0.9), ("begin", 1.0), ("spend", 1.0)], 2.0),
+    "a pause is not": (
+        2.0, 0.0, [("spend", 1.0), ("wait", 1.1), ("begin", 1.0), ("spend", 1.0)], 5.1,
+    ),
+}  # fmt: skip
 
 
-def test_times_are_dilated() -> None:
-    clock = Clock()
-    Timeline(4.0, clock, clock.sleep).spend(0.5)
-    assert clock.now_s == pytest.approx(102.0)
-
-
-def test_what_is_too_short_to_sleep_is_left_to_the_next() -> None:
-    clock = Clock()
-    device = Timeline(1.0, clock, clock.sleep)
-    for _ in range(30):
-        device.spend(0.00005)
-    assert len(clock.slept) < 10
-    device.finish()
-    assert clock.now_s == pytest.approx(100 + 30 * 0.00005)
-
-
-def test_a_device_that_waits_for_others_begins_later() -> None:
-    clock = Clock()
-    device = Timeline(1.0, clock, clock.sleep)
-    device.spend(1.0)
-    device.ask()
-    clock.now_s += 0.5
-    device.granted()
-    device.spend(1.0)
-    assert clock.now_s == pytest.approx(102.5)
-
-
-def test_what_is_there_already_is_not_waited_for() -> None:
-    clock = Clock(late_s=0.004)
-    device = Timeline(1.0, clock, clock.sleep)
-    for _ in range(10):
-        device.ask()
-        clock.now_s += 0.0001
-        device.granted()
-        device.spend(0.1)
-    assert clock.now_s == pytest.approx(101.004)
-
-
-def test_nobody_begins_before_all_have_met() -> None:
-    clock = Clock()
-    device = Timeline(1.0, clock, clock.sleep)
-    clock.now_s += 0.0005
-    device.meet()
-    device.spend(1.0)
-    assert clock.now_s == pytest.approx(101.0005)
-
-
-def test_lateness_is_made_up_for_and_a_pause_is_not() -> None:
-    clock = Clock()
-    device = Timeline(2.0, clock, clock.sleep)
-    clock.now_s += 0.9
-    device.begin(1.0)
-    device.spend(1.0)
-    assert clock.now_s == pytest.approx(102.0)
-    clock.now_s += 1.1
-    device.begin(1.0)
-    device.spend(1.0)
-    assert clock.now_s == pytest.approx(105.1)
+@pytest.mark.parametrize("name", TIMELINES)
+def test_a_device_takes_its_time(name: str) -> None:
+    dilate, late_s, acts, seconds = TIMELINES[name]
+    clock = Clock(late_s)
+    device = Timeline(dilate, clock, clock.sleep)
+    for act, *with_ in acts:
+        if act == "wait":
+            clock.now_s += with_[0]
+        else:
+            getattr(device, act)(*with_)
+    assert clock.now_s == pytest.approx(100 + seconds)
+    assert len(clock.slept) < 10 or not name.startswith("too short")
 
 
 RESNET = Load(
@@ -120,10 +86,9 @@ def test_the_last_bucket_is_not_moved_too_slowly() -> None:
 
 def googlenet(link_bits_per_s: float, step_s: float) -> Load:
     """16 P100s on two cores."""
-    return Load(
-        gradient_bytes=layers.gradient_bytes("googlenet"), tail_bytes=layers.tail_bytes("googlenet"), layers=58,
-        step_s=step_s, world_size=16, ranks=16, cores=2, link_bits_per_s=link_bits_per_s,
-    )  # fmt: skip
+    gradients, tail = layers.gradient_bytes("googlenet"), layers.tail_bytes("googlenet")
+    of = replace(RESNET, gradient_bytes=gradients, tail_bytes=tail, layers=58)
+    return replace(of, step_s=step_s, link_bits_per_s=link_bits_per_s)
 
 
 @pytest.mark.parametrize("step_s", [144 / 220.0, 36 / 182.5])
@@ -151,17 +116,9 @@ def test_a_setting_serves_all_world_sizes() -> None:
     assert scale.setting([long]).dilate < scale.setting([short]).dilate
 
 
-def test_a_device_alone_need_not_shrink() -> None:
-    alone = Load(
-        gradient_bytes=102_228_128, tail_bytes=10_000_000, layers=54, step_s=0.3, world_size=1, ranks=1, cores=2
-    )
-    assert scale.setting([alone]) == Setting(shrink=1.0, dilate=1.0)
-
-
-def test_both_are_used_where_one_would_not_do() -> None:
-    found = scale.setting([RESNET])
-    assert found.shrink > 1
-    assert found.dilate > 1
+@pytest.mark.parametrize("changes", [{"world_size": 1, "ranks": 1}, {"link_bits_per_s": 1e8}])
+def test_what_leaves_the_machine_time_need_not_shrink(changes: dict[str, Any]) -> None:
+    assert scale.setting([replace(RESNET, **changes)]) == Setting(shrink=1.0, dilate=1.0)
 
 
 def test_the_one_that_is_given_stands_and_the_other_follows() -> None:
@@ -172,10 +129,6 @@ def test_the_one_that_is_given_stands_and_the_other_follows() -> None:
     slow = scale.setting([RESNET], dilate=80.0)
     assert slow.shrink < scale.setting([RESNET]).shrink
     assert RESNET.cores_in_use(slow.shrink, 80.0) <= RESNET.budget
-
-
-def test_a_slow_link_leaves_the_machine_more_time() -> None:
-    assert scale.setting([replace(RESNET, link_bits_per_s=1e8)]) == Setting(shrink=1.0, dilate=1.0)
 
 
 def test_a_strategy_that_polls_needs_more_time() -> None:

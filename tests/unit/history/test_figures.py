@@ -12,8 +12,7 @@ from scaling.analysis.table.analyse import rows
 from scaling.analysis.table.rows import Contender
 from scaling.report.figures.parts import Trends
 from scaling.tools.history import page as module
-from scaling.tools.history.__main__ import lettered
-from scaling.tools.history.lines import RunLine, Sight, line
+from scaling.tools.history.lines import RunLine, Sight, lettered, line
 from scaling.tools.history.page import figures
 from tests.support.compared_runs import Run, without_noise
 from tests.support.points import changed
@@ -31,11 +30,8 @@ def trends(*runs: Run) -> dict[str, Trends]:
 
 
 def sight(of: str, rate: float = 100.0, **changes: Any) -> Sight:
-    made = Sight(
-        contender=Contender(strategy=of, interconnect="auto", options={}),
-        work="digits-cnn, batch 32", world_size=2, units_per_s=rate, unit="images",
-    )  # fmt: skip
-    return replace(made, **changes)
+    contender = Contender(strategy=of, interconnect="auto", options={})
+    return Sight(contender, "digits-cnn, batch 32", 2, rate, "images")._replace(**changes)
 
 
 def seen(*sights: Sight) -> RunLine:
@@ -114,25 +110,33 @@ def test_marks_go_with_their_run_and_are_stamped() -> None:
     assert found[0].stamps == ("MISLABELLED",) and found[0].table.lines[0] == ("2", "100 MISLABELLED")
 
 
-def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"s{at:02}" for at in range(module.MOST_TRENDS + 2)]
-    many = [seen(*map(sight, names)), seen(*map(sight, names[2:]))]
-    found, _ = figures(many)
-    assert isinstance(found[0].body, Trends)
-    assert [trend.label for trend in found[0].body.curves] == names[2:]
-    assert found[0].left_out == "2 exchanges that were measured least"
-    monkeypatch.setattr(module, "MOST_RUNS", 2)
-    found, _ = figures([seen(sight("a"))] * 3)
-    assert found[0].left_out == "runs before the last 2"
-    monkeypatch.setattr(module, "MOST_DOTS", 4)
+@pytest.mark.parametrize(
+    ("limits", "runs", "shown", "left_out", "remark"),
+    [
+        ({}, [range(18), range(2, 18)], 1, "2 exchanges that were measured least", ""),
+        ({"MOST_RUNS": 2}, [range(1)] * 3, 1, "runs before the last 2", ""),
+        ({"MOST_DOTS": 4}, ["both"] * 2, 2, "", ""),
+        ({"MOST_RUNS": 2, "MOST_DOTS": 4}, ["both"] * 3, 2, "runs before the last 2", ""),
+        ({"MOST_DOTS": 3}, ["both"] * 2, 1, "", "1 of 2 figures, those of the oldest groups, are left out"),
+    ],
+)
+def test_what_is_left_out_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, int],
+    runs: list[Any],
+    shown: int,
+    left_out: str,
+    remark: str,
+) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(module, name, limit)
     both = (sight("a"), sight("a", world_size=4))
-    found, left_out = figures([seen(*both)] * 2)
-    assert len(found) == 2 and left_out == ""
-    found, left_out = figures([seen(*both)] * 3)
-    assert len(found) == 2 and left_out == ""
-    monkeypatch.setattr(module, "MOST_DOTS", 3)
-    found, left_out = figures([seen(*both)] * 2)
-    assert len(found) == 1 and left_out == "1 of 2 figures, those of the oldest groups, are left out"
+    drawn = [seen(*(both if run == "both" else (sight(f"s{at:02}") for at in run))) for run in runs]
+    found, said = figures(drawn)
+    assert (len(found), found[0].left_out, said) == (shown, left_out, remark)
+    assert isinstance(found[0].body, Trends)
+    if not limits:
+        assert [trend.label for trend in found[0].body.curves] == [f"s{at:02}" for at in range(2, 18)]
 
 
 @pytest.mark.parametrize("name", SCENES)
