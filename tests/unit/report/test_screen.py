@@ -143,7 +143,7 @@ def test_no_flag_to_try_is_refused_for_scripts(cause: str) -> None:
     row = Material(*default_run()).rows[-1]
     text = advice.of_cause(replace(row, workload=replace(row.workload, script="train.py")), cause)
     given = {one.replace("-", "_") for one in re.findall(r"--([a-z-]+)", text)}
-    validation._check_script(config.build({"script": "train.py"}, source="test"), given)
+    validation.check_given(config.build({"script": "train.py"}, source="test"), given)
 
 
 def test_every_mark_has_an_entry() -> None:
