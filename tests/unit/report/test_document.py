@@ -187,20 +187,13 @@ def said(label: str, *hosts: HostInfo, **more: Any) -> list[str]:
     return [text for name, text in found if name == label]
 
 
-def test_variables_that_change_rates_are_said_by_host() -> None:
+def test_variables_are_said_by_host_and_those_that_workers_lack_once() -> None:
     first = host("node1", variables={"NCCL_ALGO": "Ring", "TF_X": "1"})
     second = host("node2", variables={"NCCL_ALGO": "Ring", "TF_X": "2 | unset"})
     assert said("variables", first, second) == ["NCCL_ALGO=Ring; TF_X=1 on node1; TF_X=2 | unset on node2"]
-
-
-def test_nothing_is_said_of_variables_where_none_is_set_or_nobody_looked() -> None:
     assert said("variables", host(variables={})) == said("variables", host()) == said("changed", host()) == []
-
-
-def test_variables_that_workers_do_not_have_are_said_once() -> None:
     changed = ("OMP_PROC_BIND=true (dropped: why)",)
-    hosts = [host(name, changed_variables=changed) for name in ("node1", "node2")]
-    assert said("changed", *hosts) == list(changed)
+    assert said("changed", *(host(name, changed_variables=changed) for name in "ab")) == list(changed)
 
 
 # What a report's header says of networks: on GPUs NCCL's cards beside the interface, on CPUs none.

@@ -239,11 +239,6 @@ def test_json() -> None:
 # The last line: one row, words in fixed places, whatever became of the run.
 
 
-def test_a_largest_world_size_that_failed_is_not_hidden() -> None:
-    found = rows([record(point("solo"), 0.1), record(point(), 0.1), failed(point(world_size=2))])
-    assert last_line(found) == "scaling: fake:a N=2 - images/s speedup - efficiency - flags FAILED ci95 - - -"
-
-
 def test_asynchronous_or_mislabelled_rows_are_the_headline_only_without_others() -> None:
     fast = asynchronous(record(point(world_size=2, strategy="fake:async"), 0.1))
     wrong = carried(record(point(world_size=2, interconnect="eth0"), 0.11, hosts=("a", "b")), "ib0")
@@ -257,22 +252,34 @@ def test_asynchronous_or_mislabelled_rows_are_the_headline_only_without_others()
     assert found is not None and found.flags == ("ONE-ROUND", "MISLABELLED")
 
 
-def test_nothing_is_claimed_of_ranks_that_learnt_less_than_crowded_ones() -> None:
-    records = []
+def learnt_less() -> Iterator[PointRecord]:
+    """Ranks that learnt less than crowded ones."""
     for number in range(3):
         stale = asynchronous(record(point("exchange", 2, number, strategy="fake:b"), 0.101))
         fresh = replace(record(point("exchange", 2, number), 0.11), oversubscribed=True)
-        records += [record(point("solo", 1, number), 0.1), with_losses(stale, 2.2, 2.1, 2.0 + 0.001 * number)]
-        records += [with_losses(fresh, 2.0, 1.5, 1.0)]
-    said = "scaling: fake:b N=2 633.7 images/s speedup - efficiency - flags ASYNC ci95 0.0 - -"
-    assert last_line(rows(records)) == said
+        yield from (record(point("solo", 1, number), 0.1), with_losses(fresh, 2.0, 1.5, 1.0))
+        yield with_losses(stale, 2.2, 2.1, 2.0 + 0.001 * number)
 
 
-def test_a_pass_is_named_and_gives_way_to_a_whole_step() -> None:
-    passes = [record(point(strategy="fake:plain", pass_="forward"), 0.01)]
-    assert last_line(rows(passes)).endswith("speedup - efficiency - flags ONE-ROUND ci95 - - - pass forward")
-    both = [*passes, record(point(strategy="fake:plain"), 0.1)]
-    assert last_line(rows(both)).endswith(" 320.0 images/s speedup - efficiency - flags ONE-ROUND ci95 - - -")
+PASSES = [record(point(strategy="fake:plain", pass_="forward"), 0.01)]
+FAILED = [record(point("solo"), 0.1), record(point(), 0.1), failed(point(world_size=2))]
+NO_CLAIM = "images/s speedup - efficiency - flags"
+
+
+@pytest.mark.parametrize(
+    ("records", "end"),
+    [
+        (FAILED, f"scaling: fake:a N=2 - {NO_CLAIM} FAILED ci95 - - -"),
+        ([*learnt_less()], f"scaling: fake:b N=2 633.7 {NO_CLAIM} ASYNC ci95 0.0 - -"),
+        (PASSES, f" {NO_CLAIM} ONE-ROUND ci95 - - - pass forward"),
+        ([*PASSES, record(point(strategy="fake:plain"), 0.1)], f" 320.0 {NO_CLAIM} ONE-ROUND ci95 - - -"),
+    ],
+)
+def test_nothing_is_claimed_of_failures_passes_and_ranks_that_learnt_less(
+    records: list[PointRecord], end: str
+) -> None:
+    """A pass gives way to a whole step, and a largest world size that failed is not hidden."""
+    assert last_line(rows(records)).endswith(end)
 
 
 # How a report is to be read: what its lines say of the rows that it has.

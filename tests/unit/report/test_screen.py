@@ -179,10 +179,6 @@ def test_what_a_second_try_would_repeat_has_another_advice(cause: str, said: str
     assert advice.tries(row, (), "", header(launch_size=2), ())[0].startswith(said)
 
 
-def test_a_note_that_is_not_known_says_so() -> None:
-    assert advice.of_note("a planet is in the way") == advice.NOTHING
-
-
 def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval() -> None:
     records = [one for n, s in enumerate((0.12, 0.16, 0.11)) for one in sweep(n, 0.1, {2: s})]
     row = Material(header(), records).rows[-1]
@@ -197,6 +193,7 @@ def test_a_flag_suits_its_row() -> None:
     """A batch per device can grow under the weak rule only; the strong rule has another flag."""
     weak = [one for n in range(3) for one in sweep(n, 0.1, {2: 0.14 + n / 1000})]
     assert tries(weak)[-1] == "--batch-size 64 (fewer exchanges per sample)"
+    assert advice.of_note("a planet is in the way") == advice.NOTHING
 
 
 # ---------------------------------------------------------------- faster

@@ -148,25 +148,14 @@ def _names(axes: Axes, ends: Sequence[End], sheet: Sheet) -> None:
 
 
 def _legend(ends: Sequence[End], sheet: Sheet) -> None:
-    looks: list[dict[str, Any]] = [
-        {"marker": end.marker, "linestyle": "-" if end.marker else (0, (5, 3))} for end in ends
-    ]
-    names = fitting([end.label for end in ends], sheet.format.width_in - DOT_IN)
-    sheet.on.legend(
-        handles=[
-            Line2D([], [], color=end.hue, label=name, markersize=5, linewidth=1.2, **look)
-            for end, name, look in zip(ends, names, looks, strict=True)
-        ],
-        loc="lower left",
-        ncols=_name_columns([end.label for end in ends], sheet.format),
-        frameon=False,
-        fontsize=NAME_SIZE,
-        handlelength=1.6,
-        columnspacing=1.2,
-        labelspacing=0.25,
-        borderaxespad=0.15,
-        bbox_to_anchor=(0.1 / sheet.format.width_in, 0.04 / sheet.height_in),
-    )
+    labels, width_in = [end.label for end in ends], sheet.format.width_in
+    handles = []
+    for end, name in zip(ends, fitting(labels, width_in - DOT_IN), strict=True):
+        style: Any = "-" if end.marker else (0, (5, 3))
+        look: dict[str, Any] = {"marker": end.marker, "markersize": 5, "linestyle": style, "linewidth": 1.2}
+        handles.append(Line2D([], [], color=end.hue, label=name, **look))
+    spacing = {"handlelength": 1.6, "columnspacing": 1.2, "labelspacing": 0.25}
+    sheet.legend(handles, _name_columns(labels, sheet.format), "lower left", 0.1 / width_in, 0.04, **spacing)
 
 
 # ---------------------------------------------------------------- curves

@@ -89,7 +89,7 @@ def draw_bars(sheet: Sheet, body: Bars) -> None:
     axes.set_xlabel("% of a step that is lost")
     axes.axvline(0, color=sheet.ink, linewidth=0.6)
     axes.grid(visible=True, axis="x")
-    sheet.legend(causes, spacing=1.2)
+    sheet.hues(causes, spacing=1.2)
 
 
 def _ends(body: Bars, width_in: float) -> tuple[float, float]:
@@ -194,7 +194,7 @@ def draw_heat(sheet: Sheet, body: Heat) -> None:
     for place in body.breaks:
         axes.axvline(place, color=sheet.ink, linewidth=0.9)
     axes.set_xlabel("windows, a line between rounds")
-    sheet.legend(list(zip(_HEATS, [*STEPS.values(), SLOWEST], strict=True)))
+    sheet.hues(list(zip(_HEATS, [*STEPS.values(), SLOWEST], strict=True)))
 
 
 def draw_strips(sheet: Sheet, body: Strips) -> None:
@@ -246,7 +246,7 @@ def draw_lanes(sheet: Sheet, body: Lanes) -> None:
     ends += [at for lane in body.lanes for at in lane.failures]
     axes.set_xlim(0, max(ends, default=1.0) * 1.01 or 1.0)
     axes.set_xlabel("seconds since the first point started")
-    sheet.legend([(kind, KINDS.get(kind, RED)) for kind in body.kinds])
+    sheet.hues([(kind, KINDS.get(kind, RED)) for kind in body.kinds])
 
 
 # ---------------------------------------------------------------- draw

@@ -164,18 +164,17 @@ class Sheet:
         axes.tick_params(axis="y", length=0)
         return axes
 
-    def legend(self, hues: Sequence[tuple[str, str]], spacing: float = 1.1) -> None:
-        self.on.legend(
-            handles=[Patch(facecolor=hue, label=text) for text, hue in hues],
-            loc="lower center",
-            ncols=min(len(hues), self.format.legend_columns),
-            frameon=False,
-            fontsize=SMALL,
-            handlelength=1.0,
-            columnspacing=spacing,
-            borderaxespad=0.15,
-            bbox_to_anchor=(0.5, (0.06 + self._bottom_in) / self.height_in),
-        )
+    def legend(self, handles: list[Any], columns: int, corner: Any, x: float, y_in: float, **look: float) -> None:
+        """Write a legend with its `corner` at a part of the width, and at inches above the sheet's end."""
+        look |= {"fontsize": SMALL, "borderaxespad": 0.15}
+        at = (x, y_in / self.height_in)
+        self.on.legend(handles=handles, loc=corner, ncols=columns, frameon=False, bbox_to_anchor=at, **look)
+
+    def hues(self, hues: Sequence[tuple[str, str]], spacing: float = 1.1) -> None:
+        """Write a legend of coloured boxes at the end of the sheet."""
+        boxes, columns = [Patch(facecolor=hue, label=text) for text, hue in hues], self.format.legend_columns
+        y_in, look = 0.06 + self._bottom_in, {"handlelength": 1.0, "columnspacing": spacing}
+        self.legend(boxes, min(len(hues), columns), "lower center", 0.5, y_in, **look)
 
     def heading(self, title: str) -> None:
         self.on.text(
