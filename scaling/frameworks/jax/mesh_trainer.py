@@ -41,8 +41,11 @@ def connect(task: Task) -> Trainer:
 def joined(task: Task) -> Mesh:
     """Join JAX's runtime, whose service rank 0 hosts. Return the mesh of all ranks' devices, in their order."""
     from jax._src import distributed
+    from jax._src.lib import _jax as library  # type: ignore[attr-defined, unused-ignore]
 
-    _hold_gloo(task.place.interface)
+    # No public setting holds Gloo to an interface: else it takes the address of the host's name.
+    collectives = library.make_gloo_tcp_collectives
+    library.make_gloo_tcp_collectives = partial(collectives, interface=task.place.interface)
     address, state = f"{task.address}:{task.ports[0]}", distributed.global_state
     state.initialize(
         coordinator_address=address,
@@ -55,13 +58,6 @@ def joined(task: Task) -> Mesh:
         **_patience(state.initialize, timeout_s(task.clocks)),
     )
     return Mesh(np.array(jax.devices()), (AXIS,))
-
-
-def _hold_gloo(interface: str) -> None:
-    """Hold Gloo to an interface, which no public setting does: else it takes the address of the host's name."""
-    from jax._src.lib import _jax as library  # type: ignore[attr-defined, unused-ignore]
-
-    library.make_gloo_tcp_collectives = partial(library.make_gloo_tcp_collectives, interface=interface)
 
 
 def _patience(initialize: Callable[..., None], seconds: float) -> dict[str, int]:
