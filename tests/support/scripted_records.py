@@ -176,6 +176,11 @@ def failed(of: Point, cause: str = "oom", message: str = "out of memory") -> Poi
     return replace(record(of, 1.0), outcome=why, ranks=empty, measured_s=0.0)
 
 
+def numbered(records: Iterable[PointRecord], number: int) -> list[PointRecord]:
+    """The same records in this round."""
+    return [replace(one, point=replace(one.point, round=number)) for one in records]
+
+
 def throttled(made: PointRecord, reason: str = "hw thermal") -> PointRecord:
     """The same with a GPU sample that names a throttle reason on rank 0."""
     sample = Sample(

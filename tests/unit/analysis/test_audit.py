@@ -20,6 +20,7 @@ from tests.support.scripted_records import (
     failed,
     header,
     host,
+    numbered,
     point,
     record,
     served,
@@ -36,10 +37,6 @@ Records = Sequence[PointRecord]
 
 def _same(one: PointRecord) -> PointRecord:
     return one
-
-
-def numbered(records: Records, number: int) -> Records:
-    return [replace(one, point=replace(one.point, round=number)) for one in records]
 
 
 def without_windows(made: PointRecord) -> PointRecord:

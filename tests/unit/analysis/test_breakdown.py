@@ -25,6 +25,7 @@ from tests.support.scripted_records import (
     half,
     loss_of,
     mean,
+    numbered,
     point,
     record,
     served,
@@ -53,10 +54,6 @@ def beside_compute(records: list[PointRecord], *seconds: float) -> list[PointRec
         for rank, each in zip(exchange.ranks, seconds, strict=True)
     )
     return [*(replace(one, ranks=ranks) if one is exchange else one for one in others), comm]
-
-
-def numbered(records: Records, number: int) -> list[PointRecord]:
-    return [replace(one, point=replace(one.point, round=number)) for one in records]
 
 
 def rounds(*of: Records) -> list[PointRecord]:

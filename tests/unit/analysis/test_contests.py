@@ -22,6 +22,7 @@ from tests.support.scripted_records import (
     failed,
     loss_of,
     mean,
+    numbered,
     point,
     record,
     served,
@@ -228,7 +229,7 @@ def test_stale_ranks_that_learnt_less_say_so(
 
 
 def three(*records: PointRecord) -> list[PointRecord]:
-    return [replace(one, point=replace(one.point, round=number)) for number in range(3) for one in records]
+    return [one for number in range(3) for one in numbered(records, number)]
 
 
 def fast_rank(size: int) -> PointRecord:
