@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace as changed
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -102,17 +103,16 @@ def torchvision() -> Any:
     import torch
 
     try:
-        import torchvision as package  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        return import_module("torchvision")
     except RuntimeError as error:
         if "torchvision::nms does not exist" not in str(error):
             raise
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import torchvision as package
-
+        package: Any = import_module("torchvision")
         package.operators = library  # they live as long as this object
-    return package
+        return package
 
 
 class Torch:

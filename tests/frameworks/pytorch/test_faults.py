@@ -85,7 +85,7 @@ class Striking:
 def struck(tmp_path: Path, number: int) -> tuple[Run, Failed]:
     view: Any = Striking(1, number)
     launch = Launch(2, real=True, start=kept_forks.fork)
-    found = launch.sweep(tmp_path, view=view, stall_timeout_s=3.0, world_sizes=[2], rounds=1, windows=50, **QUICK)
+    found = launch.sweep(tmp_path, view=view, world_sizes=[2], rounds=1, windows=50, stall_timeout_s=3.0, **QUICK)
     assert view.struck
     outcome = found.records[0].outcome
     assert isinstance(outcome, Failed)
