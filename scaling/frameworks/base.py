@@ -261,8 +261,7 @@ class Framework(Record, frozen=True, kw_only=True):
     """Everything that the package must know of a framework before it loads a strategy. Its folder declares it.
 
     Modes
-      strategies: by mode, the module of the folder that has the strategy as `STRATEGY`, or several in
-        `STRATEGIES` by mode; in the order of --list
+      strategies: by mode, the module of the folder with its class; in the order of --list
       aliases: other names of a mode
       meant: by a word that users write for a mode, the strategies that it may mean
       any_mode: every mode is the plain loop, and none is listed

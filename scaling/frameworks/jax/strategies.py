@@ -118,7 +118,3 @@ def _halved(size_bytes: int, hosts: Sequence[str]) -> Bounds:
     bit-reversed order (github.com/pytorch/gloo, gloo/reduce_scatter.h)."""
     nodes = len(set(hosts))
     return (nodes - 1.0) * size_bytes, float(len(hosts) * size_bytes if nodes > 1 else 0)
-
-
-MESH = OnMesh()
-STRATEGIES: Mapping[str, Strategy] = {"psum": MESH, "fsdp": MESH, "plain": Plain()}

@@ -7,16 +7,10 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="mxnet",
-    strategies={
-        "local": "strategies",
-        "device": "strategies",
-        "nccl": "strategies",
-        "dist_sync": "strategies",
-        "dist_device_sync": "strategies",
-        "dist_async": "strategies",
-        "horovod": "strategies",
-        "plain": "strategies",
-    },
+    strategies=dict.fromkeys(
+        ("local", "device", "nccl", "dist_sync", "dist_device_sync", "dist_async", "horovod", "plain"),
+        "strategies",
+    ),
     aliases={"dist_sync_device": "dist_device_sync"},
     distributions={
         "mxnet": ("mxnet", *(f"mxnet-cu{release}" for release in (117, 116, 115, 114, 113, 112, 110, 102))),

@@ -9,18 +9,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from scaling.frameworks.abilities import digest_of
-from scaling.frameworks.base import Trainer, read_options, timeout_s
+from scaling.frameworks.base import Trainer, timeout_s
 from scaling.frameworks.listening import until_it_listens
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.loop import Exchange, GradientExchange, Training
 from scaling.frameworks.mx.optimizers import CountingSGD
-from scaling.frameworks.mx.strategies import ASYNCHRONOUS, CHOICES, DISTRIBUTED, LOCAL
+from scaling.frameworks.mx.strategies import ASYNCHRONOUS, CHOICES, DistKvstore, LocalKvstore
 from scaling.records.task import Task
 
 
 def connect(task: Task) -> Trainer:
     """Return the shared loop with the strategy's exchange, or for kind `comm` the exchange alone."""
-    strategy, alone, in_node = task.point.strategy, task.point.kind == "comm", task.point.strategy in LOCAL.names
+    strategy, alone = task.point.strategy, task.point.kind == "comm"
+    in_node = strategy in LocalKvstore.names
     exchange = Node if in_node else CountedKvstore if strategy == ASYNCHRONOUS else Kvstore
     kind = GradientExchange if alone else NodeTraining if in_node else Training
     trainer: Trainer = type(exchange.__name__, (exchange, kind), {})(task)
@@ -50,7 +51,7 @@ class Node(Exchange):
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
         """Return Gluon's Trainer with the point's options. On one device no kvstore can update."""
-        chosen = read_options(LOCAL.options, self.task.point.options)["update_on_kvstore"]
+        chosen = LocalKvstore.options_of(self.task.point)["update_on_kvstore"]
         return mx.gluon.Trainer(
             parameters,
             optimizer,
@@ -88,7 +89,7 @@ class Kvstore(Exchange):
     def make_trainer(
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
-        chosen = read_options(DISTRIBUTED.options, self.task.point.options)
+        chosen = DistKvstore.options_of(self.task.point)
         self.compression = None
         if chosen["compression"] != "none":
             self.compression = {"type": chosen["compression"], "threshold": chosen["compression_threshold"]}

@@ -246,12 +246,3 @@ class MXNetHorovod(Horovod, MXNetStrategy):
     def wire_parts(self, point: Point) -> Parts:
         """Return whole gradients with `--precision fp16`: these are halves already."""
         return crossing.WHOLE if point.workload.precision == "fp16" else super().wire_parts(point)
-
-
-LOCAL, DISTRIBUTED = LocalKvstore(), DistKvstore()
-STRATEGIES: Mapping[str, Strategy] = {
-    **dict.fromkeys(("local", "device", "nccl"), LOCAL),
-    **dict.fromkeys(("dist_sync", "dist_device_sync", "dist_async"), DISTRIBUTED),
-    "horovod": MXNetHorovod(),
-    "plain": Plain(),
-}

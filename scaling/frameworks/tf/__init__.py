@@ -7,13 +7,7 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="tensorflow",
-    strategies={
-        "ring": "strategies",
-        "nccl": "strategies",
-        "ps": "strategies",
-        "horovod": "strategies",
-        "plain": "strategies",
-    },
+    strategies=dict.fromkeys(("ring", "nccl", "ps", "horovod", "plain"), "strategies"),
     distributions={
         "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
         "keras": ("keras",),

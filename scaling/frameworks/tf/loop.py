@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from scaling.frameworks import feeding, options
 from scaling.frameworks.abilities import Learnt, Trained, filled
-from scaling.frameworks.base import Trainer, read_options, timeout_s
+from scaling.frameworks.base import Trainer, timeout_s
 from scaling.frameworks.tf import native_feed, network
 from scaling.frameworks.tf.rank import AllReduces, EmulatedCompute, TensorFlowRank
-from scaling.frameworks.tf.strategies import MULTI_WORKER
+from scaling.frameworks.tf.strategies import MultiWorker
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads import feeds
@@ -174,7 +174,7 @@ pipeline = partial(feeding.alone, native=native_feed.Dataset)
 
 def connect(task: Task) -> Trainer:
     end_with_parent()
-    if task.point.strategy in MULTI_WORKER.names:
+    if task.point.strategy in MultiWorker.names:
         return MirroredGradients(task) if task.point.kind == "comm" else Mirrored(task)
     return Training(task)
 
@@ -371,7 +371,7 @@ class MirroredGradients(AllReduces):
 def _mirrored(task: Task) -> tf.distribute.Strategy:
     experimental = tf.distribute.experimental
     mode = task.point.strategy.partition(":")[2]
-    packed = read_options(MULTI_WORKER.options, task.point.options)["bytes_per_pack"]
+    packed = MultiWorker.options_of(task.point)["bytes_per_pack"]
     options = experimental.CommunicationOptions(
         bytes_per_pack=round(packed / task.point.hardware.shrink),
         implementation=experimental.CommunicationImplementation[mode.upper()],

@@ -10,10 +10,10 @@ from functools import partial
 import tensorflow as tf
 
 from scaling.frameworks.abilities import Untrained
-from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.base import Trainer
 from scaling.frameworks.tf.loop import Learning, sources
 from scaling.frameworks.tf.rank import TensorFlowRank
-from scaling.frameworks.tf.strategies import PARAMETER_SERVER, TRAINER
+from scaling.frameworks.tf.strategies import TRAINER, ParameterServer
 from scaling.hosts.proc import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads.specs import Images, MaskedTokens, ModelSpec, NextToken
@@ -117,7 +117,7 @@ class Cluster:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        least = read_options(PARAMETER_SERVER.options, task.point.options)["partition_min_bytes"]
+        least = ParameterServer.options_of(task.point)["partition_min_bytes"]
         partitioners = tf.distribute.experimental.partitioners
         self.strategy = tf.distribute.ParameterServerStrategy(
             tf.distribute.cluster_resolver.TFConfigClusterResolver(),

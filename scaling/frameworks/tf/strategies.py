@@ -195,13 +195,3 @@ class TensorFlowHorovod(Horovod, TensorFlowStrategy):
     framework = "tensorflow"
     options = {**OPTIONS, **TensorFlowStrategy.options}
     trainer = "scaling.frameworks.tf.hvd_trainer"
-
-
-MULTI_WORKER, PARAMETER_SERVER = MultiWorker(), ParameterServer()
-STRATEGIES: Mapping[str, Strategy] = {
-    "ring": MULTI_WORKER,
-    "nccl": MULTI_WORKER,
-    "ps": PARAMETER_SERVER,
-    "horovod": TensorFlowHorovod(),
-    "plain": Plain(),
-}

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from scaling.frameworks.mx.strategies import STRATEGIES
+from scaling.frameworks.mx.strategies import Plain
 
-MISSING = STRATEGIES["plain"].missing("mxnet:plain")
+MISSING = Plain().missing("mxnet:plain")
 needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec import json
 
-from scaling.frameworks.mx.strategies import LOCAL
+from scaling.frameworks.mx.strategies import LocalKvstore
 from scaling.plan import tasks
 from scaling.records.point import Kind
 from scaling.workloads import models
@@ -170,7 +170,7 @@ except RuntimeError as error:
 @pytest.mark.parametrize("name", ["mxnet:local", "mxnet:device"])
 def test_a_context_that_differs_is_an_error(name: str) -> None:
     """Contexts see different images, hold the same weights, and digest() is no hash when they do not."""
-    (task,) = tasks.worker_tasks(ranks.tasks(name, "exchange", 2), LOCAL.traits(name))
+    (task,) = tasks.worker_tasks(ranks.tasks(name, "exchange", 2), LocalKvstore().traits(name))
     losses, images, same, *error = said(EACH_CONTEXT, json.encode(task).decode()).splitlines()
     assert (losses, images, same) == ("4 4", "2", "True")
     assert error[0].startswith("the devices' parameters differ: {'cpu(0)': '")

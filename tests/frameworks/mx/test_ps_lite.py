@@ -21,7 +21,7 @@ from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
 from scaling.frameworks.listening import LOOK_S
 from scaling.frameworks.mx import ps_lite
-from scaling.frameworks.mx.strategies import DISTRIBUTED
+from scaling.frameworks.mx.strategies import DistKvstore
 from scaling.plan import tasks
 from scaling.records.events import Announce
 from tests.frameworks.mx import needs_mxnet
@@ -60,9 +60,9 @@ def test_a_helper_listens_at_its_address_and_ends_on_term(role: str, tmp_path: P
         {"ports": (port,)} if role == "scheduler" else {"servers": (replace(server, port=port),)}
     )
     of = [replace(alone, log=str(tmp_path / "0.log"), **mine)]
-    (wanted,) = (each for each in DISTRIBUTED.helpers(of[0]) if each.name == role)
+    (wanted,) = (each for each in DistKvstore().helpers(of[0]) if each.name == role)
     task = tasks.helper_task(of, wanted)
-    child = Child(task, child_environ(os.environ, task, DISTRIBUTED.environ(task, {})))
+    child = Child(task, child_environ(os.environ, task, DistKvstore().environ(task, {})))
     try:
         said = eventually(lambda: [one for one in child.events() if isinstance(one, Announce)])
         assert said == [Announce(values={})]
