@@ -168,7 +168,7 @@ def test_a_planted_name_is_found(file: str, source: str, names: list[str]) -> No
 
 
 def test_the_worker_knows_no_mpi_and_the_agent_no_framework() -> None:
-    for module, absent in (("scaling.worker.run_task", {"mpi4py", "rich"}), ("scaling.run.ranks", FRAMEWORKS)):
+    for module, absent in (("scaling.worker.__main__", {"mpi4py", "rich"}), ("scaling.run.ranks", FRAMEWORKS)):
         code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert not absent & set(done.stdout.split()), module

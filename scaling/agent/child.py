@@ -71,7 +71,7 @@ class Fds(NamedTuple):
 def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable) -> Started:
     """Start a fresh child in a session of its own. Raises OSError."""
     process = subprocess.Popen(
-        [python, "-m", "scaling.worker.run_task"],
+        [python, "-m", "scaling.worker"],
         stdin=fds.commands,
         stdout=fds.log,
         stderr=subprocess.STDOUT,

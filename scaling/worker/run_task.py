@@ -1,7 +1,5 @@
 """The life of a child: read the task, take the CPUs, join the exchange, obey commands, end.
 
-python -m scaling.worker.run_task      (a fresh child, started by an agent only)
-
 The file also holds the causes of exceptions, the page cache of a point's data, and the pipes to the agent.
 """
 
@@ -38,7 +36,7 @@ from scaling.frameworks.feeding import FeedError
 from scaling.hosts import proc
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
-from scaling.records.task import COMMANDS_FD, EVENTS_FD, GIVEN_TASK, Command, Task
+from scaling.records.task import COMMANDS_FD, GIVEN_TASK, Command, Task
 from scaling.text import readable
 from scaling.worker.loop import NanLoss, Worker, digest_taken, trace_path
 from scaling.worker.training import Learner, samples
@@ -424,7 +422,3 @@ def run_and_exit(events_fd: int) -> NoReturn:
     sys.stderr.flush()
     # Frameworks' threads may abort at the interpreter's exit.
     os._exit(code)
-
-
-if __name__ == "__main__":
-    run_and_exit(int(os.environ[EVENTS_FD]))

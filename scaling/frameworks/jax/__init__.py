@@ -10,7 +10,7 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="jax",
-    strategies=dict.fromkeys(("psum", "fsdp", "plain"), "strategies"),
+    strategies={"psum": "strategies", "fsdp": "strategies", "plain": "strategies"},
     distributions={"jax": ("jax",), "jaxlib": ("jaxlib",)},
     essential=("jax", "jaxlib"),
     own_models=True,

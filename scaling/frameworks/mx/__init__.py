@@ -7,10 +7,16 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="mxnet",
-    strategies=dict.fromkeys(
-        ("local", "device", "nccl", "dist_sync", "dist_device_sync", "dist_async", "horovod", "plain"),
-        "strategies",
-    ),
+    strategies={
+        "local": "strategies",
+        "device": "strategies",
+        "nccl": "strategies",
+        "dist_sync": "strategies",
+        "dist_device_sync": "strategies",
+        "dist_async": "strategies",
+        "horovod": "strategies",
+        "plain": "strategies",
+    },
     aliases={"dist_sync_device": "dist_device_sync"},
     distributions={
         "mxnet": ("mxnet", *(f"mxnet-cu{release}" for release in (117, 116, 115, 114, 113, 112, 110, 102))),

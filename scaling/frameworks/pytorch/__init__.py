@@ -8,7 +8,15 @@ from scaling.frameworks.pytorch import installed
 
 FRAMEWORK = Framework(
     name="torch",
-    strategies=dict.fromkeys(("nccl", "gloo", "fsdp2", "horovod", "ps-sync", "ps-async", "plain"), "strategies"),
+    strategies={
+        "nccl": "strategies",
+        "gloo": "strategies",
+        "fsdp2": "strategies",
+        "horovod": "strategies",
+        "ps-sync": "strategies",
+        "ps-async": "strategies",
+        "plain": "strategies",
+    },
     meant={"ddp": "torch:nccl on GPUs, torch:gloo on CPUs", "fsdp": "torch:fsdp2", "ps": "torch:ps-sync"},
     distributions={
         "torch": ("torch",),

@@ -172,7 +172,7 @@ def _again(task: Task) -> NoReturn:
     environ = dict(os.environ) | {ALONE: "1", GIVEN_TASK: msgspec.json.encode(task).decode()}
     os.dup2(int(os.environ[COMMANDS_FD]), 0)
     os.set_inheritable(int(os.environ[EVENTS_FD]), True)
-    os.execve(sys.executable, [sys.executable, "-m", "scaling.worker.run_task"], environ)
+    os.execve(sys.executable, [sys.executable, "-m", "scaling.worker"], environ)
 
 
 def _prepared(task: Task) -> Path:

@@ -7,7 +7,13 @@ from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="tensorflow",
-    strategies=dict.fromkeys(("ring", "nccl", "ps", "horovod", "plain"), "strategies"),
+    strategies={
+        "ring": "strategies",
+        "nccl": "strategies",
+        "ps": "strategies",
+        "horovod": "strategies",
+        "plain": "strategies",
+    },
     distributions={
         "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
         "keras": ("keras",),
