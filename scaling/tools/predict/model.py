@@ -14,7 +14,6 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling.tools.predict.setting import NORMAL_95, USUAL_BYTES_PER_S, At, Known, Priors, Setting, Walk
@@ -34,10 +33,8 @@ def keys(setting: Setting) -> dict[str, str]:
         "bus": f"bus.{setting.bus}", "network": f"network.{_network(setting)}", "fade": f"fade.{wires}",
         "alpha": f"alpha.{wires}", "hide": hidden(setting.overlap, emulated=setting.emulated),
     }  # fmt: skip
-    if link in ("tcp", "tcp10") and not setting.emulated and not _is_cpu_ring(setting):
+    if link == "tcp" and not _is_cpu_ring(setting):
         found["cap_growth"] = "cap_growth"
-        if link == "tcp10":
-            found |= {"share": found["network"], "network": f"network.{_network(replace(setting, link='tcp'))}"}
     if setting.method == "sharded":
         found["tax"] = "tax.sharded"
     if setting.emulated:  # sleeping devices and shaped links, which no published cluster has
@@ -177,15 +174,18 @@ def _exchange(
 def carried_bytes_per_s(setting: Setting, values: Mapping[str, Floats]) -> Floats:
     """Compute what a node's link carries between two nodes, bytes/s by draw.
 
-    A host sends less over TCP than a fast line carries. The curve of fast lines holds for a slow one, too."""
+    A host sends less over TCP than a fast line carries. The curve of a measured fast line holds for a slow one."""
     line, network = setting.line_bytes_per_s, values["network"]
     if setting.link in ("unknown", "none"):
         return network
     if setting.link not in TCP or setting.emulated:
         return np.asarray(network * max(line, 1.0))
+    is_share = setting.link == "tcp10" and not _is_cpu_ring(setting)
+    share = np.minimum(network, TCP_EFFICIENCY) if is_share else TCP_EFFICIENCY
+    if is_share and "cap" not in values:
+        return np.asarray(share * line)
     growth = values.get("cap_growth", np.zeros(1))
-    cap = setting.cards * network * (line / setting.cards / CAP_LINE_BYTES_PER_S) ** growth
-    share = np.minimum(values.get("share", TCP_EFFICIENCY), TCP_EFFICIENCY)
+    cap = setting.cards * values.get("cap", network) * (line / setting.cards / CAP_LINE_BYTES_PER_S) ** growth
     return np.asarray(np.minimum(share * line, cap))
 
 
@@ -349,8 +349,13 @@ def equations(found: Fit, at: Sequence[At], setting: Setting | None = None) -> t
     `setting`: the asked one by default."""
     count, setting, anchor = len(found.z), setting or found.asked, found.known.anchor
     z = np.vstack([found.z, found.z + STEP * np.eye(count), found.z - STEP * np.eye(count)])
-    names = keys(setting)
-    known = values(names, found.priors, z[:, [found.places[one] for one in names.items()]])
+    names, measured = keys(setting), keys(found.setting)
+    places = [found.places[one] for one in names.items()]
+    if setting.link == "tcp10" and "cap_growth" in measured:
+        curve = {"network": "cap", "cap_growth": "cap_growth"}
+        names |= {role: measured[one] for one, role in curve.items()}
+        places += [found.places[one, measured[one]] for one in curve]
+    known = values(names, found.priors, z[:, places])
     alone_s = step_s = setting.step_s * np.exp(setting.step_spread * z[:, -1])
     if anchor.world_size > 1:  # solve for the micro step of one device that reproduces the step at the anchor
         alone_s = step_s * 0.9
