@@ -119,9 +119,10 @@ class FullySharded(Grouped, Training):
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, gathered from all ranks one by one. Collective."""
-        named = self._module.named_parameters()
-        whole = ((name, each.full_tensor() if isinstance(each, DTensor) else each) for name, each in named)
-        return {name: each.detach().cpu().numpy().copy() for name, each in whole}
+        return {
+            name: (each.full_tensor() if isinstance(each, DTensor) else each).detach().cpu().numpy().copy()
+            for name, each in self._module.named_parameters()
+        }
 
 
 def mesh_of(rank: TorchRank) -> DeviceMesh:

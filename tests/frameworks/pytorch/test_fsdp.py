@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -99,3 +102,19 @@ def test_batch_normalisation_is_refused_half_precision_before_ranks_meet(monkeyp
     monkeypatch.setattr(group, "join", lambda *_: pytest.fail("ranks have met"))
     with pytest.raises(UsageError, match="--option param_dtype=bf16: batch normalisation"):
         fsdp_trainer.FullySharded(task)
+
+
+def test_parameters_are_gathered_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[weakref.ref[torch.Tensor]] = []
+
+    class Sharded:
+        def full_tensor(self) -> torch.Tensor:
+            assert not any(one() is not None for one in gathered), "two whole parameters in memory"
+            whole = torch.ones(2)
+            gathered.append(weakref.ref(whole))
+            return whole
+
+    monkeypatch.setattr(fsdp_trainer, "DTensor", Sharded)
+    module = SimpleNamespace(named_parameters={"a": Sharded(), "b": Sharded()}.items)
+    rank: Any = SimpleNamespace(_module=module)
+    assert list(fsdp_trainer.FullySharded.weights(rank)) == ["a", "b"]
