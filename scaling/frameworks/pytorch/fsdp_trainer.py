@@ -150,7 +150,7 @@ class ShardExchange(Grouped, Exchange):
         super().__init__(task)
         self._sharing, self._repeating = groups_of(self)
         options = FSDP2.options_of(task.point)
-        *inner, whole = units(self.module)
+        *inner, whole = units(self.described()[0])
         # A module is entered before its children.
         self._units = [
             self._buffers(unit, DTYPES[options["param_dtype"]]) for unit in (whole, *inner) if unit.parameters
