@@ -351,10 +351,11 @@ class Worker:
 
     def _measured_result(self) -> Result:
         self.trainer.sync()
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB  # without the digest's copies
         return Result(
             digest=digest_taken(self.trainer),
             peak_memory_bytes=of_trainer(self.trainer, "peak_memory_bytes"),
-            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+            peak_rss_bytes=rss,
             first_digest=self._first_digest,
             notes=self._pausing.closing_notes() if self._pausing else (),
             found=self._pausing.found() if self._pausing else {},

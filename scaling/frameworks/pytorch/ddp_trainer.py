@@ -83,19 +83,19 @@ class GradientExchange(Grouped, Exchange):
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task, beside=beside)
-        options = DDP.options_of(task.point)
+        options, (module, sizes) = DDP.options_of(task.point), self.described()
         self._wire = WIRE[options["compress"]]
         self._buckets: list[Tensor] = [
             torch.ones(size // FLOAT32_BYTES, device=self.device)
-            for size in bucket_bytes(reversed(self.sizes), options["bucket_cap_mb"], task.point.hardware.shrink)
+            for size in bucket_bytes(reversed(sizes), options["bucket_cap_mb"], task.point.hardware.shrink)
         ]
         assert distributed.group.WORLD is not None  # set before any trainer exists
         self._group = distributed.group.WORLD
-        self._buffers = [each.detach().to(self.device) for each in self.module.buffers()]
+        self._buffers = [each.detach().to(self.device) for each in module.buffers()]
         self._optimizer: Optimizer | None = None
         if options["shard_optimizer"]:
             # Its parameters have no gradients: it sends everything and updates nothing.
-            self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(self.module).parameters()))
+            self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(module).parameters()))
 
     def send(self) -> None:
         """Exchange as DDP does: broadcast rank 0's buffers (running means), then average all buckets at once."""

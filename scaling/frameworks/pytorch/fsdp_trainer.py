@@ -84,16 +84,21 @@ def connect(task: Task) -> Trainer:
 class FullySharded(Grouped, Training):
     """The shared loop with its model in sharded units."""
 
+    def join(self) -> None:
+        """Join. Raises UsageError before ranks meet."""
+        dtype = FSDP2.options_of(self.task.point)["param_dtype"]
+        if dtype != "fp32" and any(isinstance(each, _BatchNorm) for each in self._module.modules()):
+            raise UsageError(
+                "--option param_dtype=bf16: batch normalisation keeps its means in fp32; leave it out"
+            )
+        super().join()
+
     def wrap(self, module: nn.Module) -> nn.Module:
         """Shard. All ranks have drawn the same weights."""
         options = FSDP2.options_of(self.task.point)
         policy, dtype = MixedPrecisionPolicy(), options["param_dtype"]
         if dtype != "fp32":
             policy = MixedPrecisionPolicy(param_dtype=DTYPES[dtype], reduce_dtype=torch.float32)
-        if dtype != "fp32" and any(isinstance(each, _BatchNorm) for each in module.modules()):
-            raise UsageError(
-                "--option param_dtype=bf16: batch normalisation keeps its means in fp32; leave it out"
-            )
         mesh = mesh_of(self)
         for unit in units(module):
             fully_shard(unit.module, mesh=mesh, reshard_after_forward=options["reshard"], mp_policy=policy)
@@ -114,9 +119,10 @@ class FullySharded(Grouped, Training):
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """Return the parameters, gathered from all ranks one by one. Collective."""
-        named = self._module.named_parameters()
-        whole = ((name, each.full_tensor() if isinstance(each, DTensor) else each) for name, each in named)
-        return {name: each.detach().cpu().numpy().copy() for name, each in whole}
+        return {
+            name: (each.full_tensor() if isinstance(each, DTensor) else each).detach().cpu().numpy().copy()
+            for name, each in self._module.named_parameters()
+        }
 
 
 def mesh_of(rank: TorchRank) -> DeviceMesh:
@@ -144,7 +150,7 @@ class ShardExchange(Grouped, Exchange):
         super().__init__(task)
         self._sharing, self._repeating = groups_of(self)
         options = FSDP2.options_of(task.point)
-        *inner, whole = units(self.module)
+        *inner, whole = units(self.described()[0])
         # A module is entered before its children.
         self._units = [
             self._buffers(unit, DTYPES[options["param_dtype"]]) for unit in (whole, *inner) if unit.parameters

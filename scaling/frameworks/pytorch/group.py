@@ -9,7 +9,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import TCPStore
 
 from scaling import frameworks
 from scaling.frameworks.base import timeout_s
@@ -20,10 +19,11 @@ from scaling.records.task import Task
 TRANSPORT = "GLOO_DEVICE_TRANSPORT"
 
 
-def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> TCPStore:
+def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> distributed.TCPStore:
     """Open the store at this address, which one process `hosts`. Raises torch's DistStoreError after `timeout`.
     torch's default listens on all interfaces of the host."""
-    open_ = partial(TCPStore, address, port, is_master=hosts, timeout=timeout, wait_for_workers=False)
+    # Not imported by name: the plain loop runs on builds of torch that lack it.
+    open_ = partial(distributed.TCPStore, address, port, is_master=hosts, timeout=timeout, wait_for_workers=False)
     if not hosts:
         until_it_listens(address, port, timeout.total_seconds())
         return open_()

@@ -88,8 +88,9 @@ class GradientExchange(Joined, Exchange):
 
     def __init__(self, task: Task, *, beside: bool = False) -> None:
         super().__init__(task, beside=beside)
+        module, _ = self.described()
         self._compression = _compression(self)
-        trained = [(name, each) for name, each in self.module.named_parameters() if each.requires_grad]
+        trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
         self._gradients = [(name, torch.ones_like(each, device=self.device)) for name, each in reversed(trained)]
 
     def send(self) -> None:

@@ -378,8 +378,11 @@ class Exchange(Untrained, TorchRank):
         self._stream = torch.cuda.Stream(self.device) if beside and self.cuda else None
         if not beside:
             self.join()
-        self.module = self.build()
-        self.sizes = self.describe(self.module)
+
+    def described(self) -> tuple[nn.Module, list[int]]:
+        """Build the model and set its size. Return it, which nothing keeps, and the bytes of its gradients."""
+        module = self.build()
+        return module, self.describe(module)
 
     def send(self) -> None:
         raise NotImplementedError

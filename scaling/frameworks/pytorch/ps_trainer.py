@@ -285,7 +285,8 @@ class GradientExchange(Exchange):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._client = Client(self, [each.numel() for each in trained(self.module)], staged=self.cuda)
+        module, _ = self.described()
+        self._client = Client(self, [each.numel() for each in trained(module)], staged=self.cuda)
         self._client.gradients.fill_(1.0)
         self._client.start()
 

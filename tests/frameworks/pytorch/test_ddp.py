@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import socket
 import subprocess
 import sys
+import weakref
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from scaling import frameworks
 from scaling.emulated import layers
 from scaling.emulated.layers import bucket_bytes
 from scaling.frameworks.pytorch import ddp_trainer, group, network
+from scaling.frameworks.pytorch.loop import Exchange
 from scaling.frameworks.pytorch.strategies import DDP
 from scaling.worker.run_task import cause_of
 from scaling.workloads import models
@@ -238,3 +242,20 @@ def test_a_taken_port_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(OSError, match="in use") as caught:
             ddp_trainer.connect(task)
     assert cause_of(caught.value) == "port-taken"
+
+
+def test_an_exchange_without_compute_keeps_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stay in the host's memory next to the buckets, on every rank of the host."""
+    built: list[weakref.ref[torch.nn.Module]] = []
+
+    def build(exchange: Any) -> torch.nn.Module:
+        module = Exchange.build(exchange)
+        built.append(weakref.ref(module))
+        return module
+
+    monkeypatch.setattr(ddp_trainer, "distributed", SimpleNamespace(group=SimpleNamespace(WORLD="all ranks")))
+    monkeypatch.setattr(ddp_trainer.GradientExchange, "build", build)
+    exchange = ddp_trainer.GradientExchange(one_task(strategy="torch:gloo", kind="comm"), beside=True)
+    gc.collect()
+    assert exchange.gradient_bytes > 0
+    assert [each() for each in built] == [None]

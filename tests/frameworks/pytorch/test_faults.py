@@ -4,6 +4,7 @@ loader process."""
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import socket
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from torch import distributed
 
 from scaling.frameworks.pytorch import group
 from scaling.records.events import Failed, Finished
@@ -43,7 +45,7 @@ def test_a_client_is_made_when_the_store_listens(reserved: socket.socket, monkey
             reserved.listen()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(group, "TCPStore", lambda *where, **how: did.append("client"))
+    monkeypatch.setattr(distributed, "TCPStore", lambda *where, **how: did.append("client"))
     with reserved:
         group.open_store("127.0.0.1", reserved.getsockname()[1], hosts=False, timeout=WITHIN)
     assert did == ["look"] * 3 + ["client"]
@@ -52,11 +54,16 @@ def test_a_client_is_made_when_the_store_listens(reserved: socket.socket, monkey
 def test_a_missing_rank_is_left_to_torch(reserved: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(group, "TCPStore", lambda *where, **how: made.append(how["timeout"]))
+    monkeypatch.setattr(distributed, "TCPStore", lambda *where, **how: made.append(how["timeout"]))
     with reserved:
         group.open_store("127.0.0.1", reserved.getsockname()[1], hosts=False, timeout=timedelta(seconds=1))
     group.open_store("no-such-host.invalid", 1, hosts=False, timeout=WITHIN)
     assert made == [timedelta(seconds=1), WITHIN]
+
+
+def test_a_torch_that_is_built_without_distributed_has_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(distributed, "TCPStore")
+    assert "nccl_version" in runpy.run_path(group.__file__)  # loop.py imports it
 
 
 # ---------------------------------------------------------------- faults

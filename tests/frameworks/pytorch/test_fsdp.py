@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from scaling.errors import UsageError
-from scaling.frameworks.pytorch import ddp_trainer, fsdp_trainer
+from scaling.frameworks.pytorch import ddp_trainer, fsdp_trainer, group
 from scaling.frameworks.pytorch.fsdp_trainer import units
 from tests.support.paper_tasks import one_task
 
@@ -93,9 +94,27 @@ def test_a_step_without_exchange_exists_if_nothing_else_changes(trainer: type, h
     assert hasattr(trainer, "unsynced_step") == has_one
 
 
-def test_batch_normalisation_is_refused_half_precision_before_ranks_meet() -> None:
+def test_batch_normalisation_is_refused_half_precision_before_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch itself fails in the first forward pass: expected scalar type BFloat16 but found Float."""
     task = one_task("torch:fsdp2", "exchange", precision="bf16", options={"param_dtype": "bf16"})
-    rank: Any = SimpleNamespace(task=task)
+    normed = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    monkeypatch.setattr(fsdp_trainer.FullySharded, "build", lambda _: normed)
+    monkeypatch.setattr(group, "join", lambda *_: pytest.fail("ranks have met"))
     with pytest.raises(UsageError, match="--option param_dtype=bf16: batch normalisation"):
-        fsdp_trainer.FullySharded.wrap(rank, nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+        fsdp_trainer.FullySharded(task)
+
+
+def test_parameters_are_gathered_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[weakref.ref[torch.Tensor]] = []
+
+    class Sharded:
+        def full_tensor(self) -> torch.Tensor:
+            assert not any(one() is not None for one in gathered), "two whole parameters in memory"
+            whole = torch.ones(2)
+            gathered.append(weakref.ref(whole))
+            return whole
+
+    monkeypatch.setattr(fsdp_trainer, "DTensor", Sharded)
+    module = SimpleNamespace(named_parameters={"a": Sharded(), "b": Sharded()}.items)
+    rank: Any = SimpleNamespace(_module=module)
+    assert list(fsdp_trainer.FullySharded.weights(rank)) == ["a", "b"]

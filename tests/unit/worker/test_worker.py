@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -201,6 +202,22 @@ def test_the_last_word_is_the_result() -> None:
     assert isinstance(result, Result)
     assert result.digest == "begun"
     assert result.peak_rss_bytes > 1 << 20
+
+
+def test_the_hosts_memory_is_read_before_the_digest_copies_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    most_kib = [1]
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=most_kib[-1]))
+
+    class Copying(FakeTrainer):
+        def digest(self) -> str | None:
+            most_kib.append(2)
+            return super().digest()
+
+    loop, _, said, _ = loop_of(Copying)
+    loop.obey(Finish())
+    (result,) = said
+    assert isinstance(result, Result)
+    assert (result.peak_rss_bytes, most_kib) == (1024, [1, 2])
 
 
 class Lying(FakeTrainer):
