@@ -212,29 +212,6 @@ def _variable(model: keras.Model, path: str, layer: Layer, name: str) -> keras.V
     return getattr(found, NAMES.get(type(layer), {}).get(name, name))
 
 
-def _turned(variable: keras.Variable, array: Array, flat: Shape) -> Array:
-    """Return a kernel as in Keras: inputs before outputs, and channels innermost in flattened images."""
-    if not variable.path.endswith("kernel"):
-        return array
-    if array.ndim == 4:
-        return array.transpose(2, 3, 1, 0)
-    if flat:
-        array = array.reshape(-1, *flat).transpose(0, 2, 3, 1).reshape(array.shape)
-    return array.T
-
-
-def _turned_back(variable: keras.Variable, array: Array, flat: Shape) -> Array:
-    if not variable.path.endswith("kernel"):
-        return array
-    if array.ndim == 4:
-        return array.transpose(3, 2, 0, 1)
-    if flat:
-        channels, height, width = flat
-        images = array.T.reshape(-1, height, width, channels)
-        return images.transpose(0, 3, 1, 2).reshape(array.T.shape)
-    return array.T
-
-
 # ---------------------------------------------------------------- layers
 
 

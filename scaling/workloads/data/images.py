@@ -137,21 +137,20 @@ def listing(place: Path, spec: DataSpec, split: Split) -> Tree:
     """Return the pictures of a split. Raises UsageError if classes or counts differ from the published ones."""
     if spec.name == "caltech256":
         root, classes = place, _folders(place)
-        found = list(_drawn(_pictures(place, classes), split))
+        paths, labels = _drawn(*_pictures(place, classes), split)
     else:
         root, classes = place / ("train" if split == "train" else "val"), _folders(place / "train")
-        found = _pictures(root, classes) if split == "train" else _held_out(root, classes)
+        paths, labels = _pictures(root, classes) if split == "train" else _held_out(root, classes)
     if spec.classes is not None and len(classes) != spec.classes:
         raise UsageError(f"{root}: {len(classes)} folders, expected {spec.classes} classes of --data {spec.name}")
-    check_count(root, len(found), spec, split)
-    if not found:
+    check_count(root, len(paths), spec, split)
+    if not paths:
         raise UsageError(f"{root}: no pictures in its folders ({', '.join(SUFFIXES)})")
-    paths, labels = zip(*found, strict=True)
-    return Tree(paths=paths, labels=labels, classes=classes)
+    return Tree(paths=tuple(paths), labels=tuple(labels), classes=classes)
 
 
-# A picture, and the number of its class.
-Picture = tuple[str, int]
+# Pictures, and the numbers of their classes. ImageNet has a million: a list of pairs takes seconds.
+Pictures = tuple[list[str], list[int]]
 
 
 def _folders(root: Path) -> tuple[str, ...]:
@@ -167,20 +166,26 @@ def _in_folder(folder: Path) -> list[str]:
     return sorted(one.path for one in _entries(folder) if one.name.lower().endswith(SUFFIXES))
 
 
-def _pictures(root: Path, classes: Sequence[str], folders: Sequence[str] = ()) -> list[Picture]:
+def _pictures(root: Path, classes: Sequence[str], folders: Sequence[str] = ()) -> Pictures:
     """Return the pictures in the folders, by default those of all classes."""
     numbers = {name: number for number, name in enumerate(classes)}
-    return [(path, numbers[name]) for name in folders or classes for path in _in_folder(root / name)]
+    paths: list[str] = []
+    labels: list[int] = []
+    for name in folders or classes:
+        paths += _in_folder(root / name)
+        labels += [numbers[name]] * (len(paths) - len(labels))
+    return paths, labels
 
 
-def _drawn(pictures: Sequence[Picture], split: Split) -> Iterator[Picture]:
-    labels = np.array([label for _, label in pictures])
-    for label in np.unique(labels):
-        order = np.random.default_rng((SHUFFLE, label)).permutation(np.flatnonzero(labels == label))
-        yield from (pictures[place] for place in sorted(order[:TRAINED] if split == "train" else order[TRAINED:]))
+def _drawn(paths: list[str], labels: list[int], split: Split) -> Pictures:
+    numbers, chosen = np.array(labels), []
+    for label in np.unique(numbers):
+        order = np.random.default_rng((SHUFFLE, label)).permutation(np.flatnonzero(numbers == label))
+        chosen += sorted(order[:TRAINED] if split == "train" else order[TRAINED:])
+    return [paths[place] for place in chosen], [labels[place] for place in chosen]
 
 
-def _held_out(root: Path, classes: Sequence[str]) -> list[Picture]:
+def _held_out(root: Path, classes: Sequence[str]) -> Pictures:
     """Return val/ in folders, or flat with a file that names classes. Its classes are numbered as in train/."""
     if named := _folders(root):
         if lost := sorted(set(named) - set(classes)):
@@ -190,7 +195,7 @@ def _held_out(root: Path, classes: Sequence[str]) -> list[Picture]:
     found = list(_flat(root))
     if lost := sorted({name for _, name in found} - set(classes)):
         raise UsageError(f"{root}: {lost[0]} is no folder of train")
-    return [(path, numbers[name]) for path, name in found]
+    return [path for path, _ in found], [numbers[name] for _, name in found]
 
 
 def _flat(root: Path) -> Iterator[tuple[str, str]]:

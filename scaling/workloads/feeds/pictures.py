@@ -211,6 +211,9 @@ class Augmented:
     fixed = False
 
     def __init__(self, feed: Feed, augment: Augment, *, first_step: int, seed: int, rank: int) -> None:
+        # Slow: no step waits for it.
+        import scipy.ndimage  # type: ignore[import-untyped]  # noqa: F401
+
         self._feed, self._augment, self._first_step, self._seed = feed, augment, first_step, (seed, rank)
 
     def batch(self, step: int) -> Batch:
@@ -225,7 +228,7 @@ class Augmented:
 def changed(image: Floats | Labels, augment: Augment, random: np.random.Generator) -> Floats:
     """Rotate, shift, shear, zoom and mirror an image (channels, height, width) at random. Values between pixels
     are interpolated linearly. The edge is repeated outside, as in Keras's ImageDataGenerator."""
-    from scipy import ndimage  # type: ignore[import-untyped]
+    from scipy import ndimage
 
     height, width = image.shape[1:]
     angle, shear = math.radians(augment.rotate) * random.uniform(-1, 1), augment.shear * random.uniform(-1, 1)

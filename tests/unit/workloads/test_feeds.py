@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from math import sqrt
 from pathlib import Path
@@ -386,6 +387,12 @@ def test_images_change_as_they_may() -> None:
     shifted = changed(shift=2 / 9)  # the edge is repeated
     assert shifted[:, :7, :7] == pytest.approx(IMAGE[:, 2:, 2:], abs=1e-6)
     assert shifted[:, 8, 8] == pytest.approx(IMAGE[:, 8, 8])
+
+
+def test_scipy_is_imported_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.ndimage", None)
+    with pytest.raises(ModuleNotFoundError, match=r"scipy\.ndimage"):
+        Augmented(Feed(), ALL, first_step=3, seed=1, rank=0)
 
 
 def test_images_change_from_a_step_on_and_alike_each_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,17 @@ def test_a_folder_per_class(tmp_path: Path) -> None:
     assert tree.paths[3] == f"{tmp_path}/train/bee/0000.png"
     # Held-out classes keep the numbers of those that are trained on.
     assert images.listing(tmp_path, MINE, "test").labels == (0, 0, 2)
+
+
+def test_a_million_pictures_are_listed_without_an_object_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [f"{number}.jpg" for number in range(10_000)]
+    monkeypatch.setattr(images, "_folders", lambda _: ("ape",))
+    monkeypatch.setattr(images, "_in_folder", lambda _: paths)
+    tracemalloc.start()
+    assert len(images.listing(Path("mine"), MINE, "train")) == len(paths)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 60 * len(paths)
 
 
 def test_folders_that_are_not_what_was_published(tmp_path: Path) -> None:
