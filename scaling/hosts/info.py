@@ -239,8 +239,10 @@ def versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for package, name in ((package, name) for package, names in packages.items() for name in names):
         if package not in found:
-            with suppress(metadata.PackageNotFoundError):
-                found[package] = metadata.version(name)
+            # None or an error: metadata without a version, of a package that is half removed
+            with suppress(metadata.PackageNotFoundError, FileNotFoundError, KeyError):
+                if text := metadata.version(name):
+                    found[package] = text
     return found
 
 
