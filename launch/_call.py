@@ -134,12 +134,17 @@ def read(file: str, reader: str) -> list[Host]:
             except ValueError as error:
                 _mpi.fail(f"{file}:{number}: {line.strip()!r}: {error}")
             if reader and host.reader and host.reader != reader:
-                found, right = (FORMATS[one].format(host.name, host.slots) for one in (host.reader, reader))
+                found, right = (written(host, one) for one in (host.reader, reader))
                 said = f"'{found}' is for {host.reader}, but mpirun here is of {reader}: write '{right}'"
                 _mpi.fail(f"{file}:{number}: {said}")
     if not hosts:
         _mpi.fail(f"{file}: names no host; {EITHER}")
     return hosts
+
+
+def written(host: Host, reader: str) -> str:
+    """Write a host and its count, if it has one, for `reader`."""
+    return host.name if host.slots is None else FORMATS[reader].format(host.name, host.slots)
 
 
 def host_of(words: Sequence[str]) -> Host:

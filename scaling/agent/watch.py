@@ -68,7 +68,7 @@ class EnergyMeter:
         self._last = None
         if self._wraps_uj and not self._unreadable:
             try:
-                self._last = [int(file.read_text()) for file in self._wraps_uj], self._clock()
+                self._last = [_count(file) for file in self._wraps_uj], self._clock()
             except OSError as error:
                 self._unreadable = f"{error.filename}: {error.strerror}"
 
@@ -91,6 +91,14 @@ class EnergyMeter:
         if self._unreadable:
             return MachineEnergy(unreadable=self._unreadable)
         return MachineEnergy(joules=self._used_uj / UJ_PER_J, seconds=self._seconds) if self._seconds else None
+
+
+def _count(file: Path) -> int:
+    """Read a counter. Raises OSError with the path, also if it is empty: containers hide files by /dev/null."""
+    text = file.read_text().strip()
+    if not text.isdecimal():
+        raise OSError(os.EX_DATAERR, f"no number: {text[:20]!r}", str(file))
+    return int(text)
 
 
 # ---------------------------------------------------------------- idle traffic

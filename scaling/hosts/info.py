@@ -239,8 +239,10 @@ def versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for package, name in ((package, name) for package, names in packages.items() for name in names):
         if package not in found:
-            with suppress(metadata.PackageNotFoundError):
-                found[package] = metadata.version(name)
+            # None or an error: metadata without a version, of a package that is half removed
+            with suppress(metadata.PackageNotFoundError, FileNotFoundError, KeyError):
+                if text := metadata.version(name):
+                    found[package] = text
     return found
 
 
@@ -321,8 +323,10 @@ def code_hash(package: Path = PACKAGE) -> str:
 def revision(package: Path = PACKAGE) -> str:
     """Return the commit of the package's checkout (10 digits), with `-dirty` if the package differs from it; else
     the stamp of its image, else ""."""
-    # This code runs already, whoever owns its folder.
-    git = ("git", "-c", "safe.directory=*", "-C", str(package), "--no-optional-locks")
+    # This code runs already, whoever owns its folder. Git before 2.38 ignores `-c safe.directory=*`, but no git
+    # asks for the owner of a folder that is named.
+    top = next((one for one in package.resolve().parents if (one / ".git").exists()), package)
+    git = ("git", f"--git-dir={top}/.git", f"--work-tree={top}", "-C", str(package), "--no-optional-locks")
     commit = proc.output(*git, "rev-parse", "HEAD", "HEAD:./__init__.py")[:DIGITS]
     changed = "-dirty" if commit and proc.output(*git, "status", "--porcelain", "--", ".") else ""
     return f"{commit}{changed}" or proc.text(package / STAMP)[:DIGITS]

@@ -437,8 +437,9 @@ def _is_one_machine(hosts: Iterable[HostInfo]) -> bool:
 
 
 def usable(host: HostInfo) -> list[Nic]:
-    """Return the interfaces by which other hosts may be reached: those that are up, but for the loopback."""
-    return [nic for nic in host.nics if nic.up and nic.name != "lo"]
+    """Return the interfaces by which other hosts may be reached: those that are up, but for the loopback and
+    for addresses that leave no host on any interface, as a VRF's."""
+    return [nic for nic in host.nics if nic.up and nic.name != "lo" and not nic.address.startswith("127.")]
 
 
 def general(host: HostInfo) -> list[Nic]:

@@ -12,9 +12,9 @@ from itertools import combinations
 import pytest
 from msgspec.structs import replace
 
-from scaling.agent import agent as agents
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError
+from scaling.hosts import connections
 from scaling.hosts.connections import ENOUGH_BYTES, MESSAGE, Attempts, Door, _unacknowledged_bytes
 from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, Admit, Admitting, Enrol, ToAgent, ToSweep, Way
@@ -168,7 +168,7 @@ def _passed(attempts: Attempts) -> int:
 
 
 def test_both_mtus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "Door", lossy)
+    monkeypatch.setattr(connections, "Door", lossy)
     monkeypatch.setattr(enrolment, "CONNECT_S", 0.2)
     with pytest.raises(LaunchError, match=r"a to b at 127\.0\.0\.1: it connects, .*; that of b is 65536; "):
         proved(network(b="127.0.0.1"))

@@ -12,6 +12,7 @@ from itertools import combinations
 import pytest
 
 from scaling.errors import Interrupted
+from scaling.hosts import networks
 from scaling.hosts.networks import Entry
 from scaling.tools.check import __main__, lead, prober
 from scaling.tools.check.facts import LEAD_DECODER, Facts, Findings, Link, Measure, RankFacts, ToLead, ToRank
@@ -31,6 +32,8 @@ class Preflight:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Sequence[RankFacts]) -> None:
         monkeypatch.setattr(lead, "BANDWIDTH_S", (0.01, 0.02))
         monkeypatch.setattr(lead, "LATENCY_S", (0.005, 0.01))
+        # the addresses of these nodes are all of this host's loopback
+        monkeypatch.setattr(networks, "usable", lambda host: host.nics)
         monkeypatch.setattr(prober, "WATCH_S", 0.01)
         hub = Hub(len(told))
         self.signals: list[list[int]] = [[] for _ in told]

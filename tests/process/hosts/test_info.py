@@ -73,8 +73,18 @@ def test_a_package_installed_inside_someone_elses_checkout_has_no_revision(packa
 
 @needs_git
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_checkout_of_another_user_as_in_a_container_has_its_revision(package: Path) -> None:
+@pytest.mark.parametrize("is_old", [False, True], ids=["new", "before 2.38"])
+def test_a_checkout_of_another_user_as_in_a_container_has_its_revision(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_old: bool
+) -> None:
+    """Git before 2.38, as of Ubuntu 22.04, ignores `-c safe.directory=*`."""
     commit = commit_all(package.parent)
+    if is_old:
+        script = tmp_path / "bin/git"
+        script.parent.mkdir()
+        script.write_text(f'#!/bin/sh\n[ "$1" != -c ] || shift 2\nexec {shutil.which("git")} "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
     for path in (package.parent, *package.parent.rglob("*")):
         os.chown(path, 12345, 12345)
     assert revision(package) == commit

@@ -384,6 +384,17 @@ def test_what_cannot_be_read_is_told_and_never_zero(tree: Powercap, clock: Clock
     assert meter.total() == MachineEnergy(unreadable=f"{path}: Is a directory")
 
 
+@pytest.mark.parametrize("content", ["", "none\n"])
+def test_a_counter_that_a_container_hides_is_told(tree: Powercap, clock: Clock, content: str) -> None:
+    """/dev/null is mounted over it: it is empty."""
+    path = tree.root / "intel-rapl:0/energy_uj"
+    path.write_text(content)
+    meter = EnergyMeter(tree.root, clock)
+    meter.start()
+    meter.pause()
+    assert meter.total() == MachineEnergy(unreadable=f"{path}: no number: {content.strip()!r}")
+
+
 def test_a_counter_that_vanishes_takes_the_rest_with_it(tree: Powercap, clock: Clock) -> None:
     meter = EnergyMeter(tree.root, clock)
     meter.start()

@@ -94,3 +94,14 @@ def test_a_run_and_the_preflight_choose_the_same_cards_and_leave_the_loopback_ou
         assert [one.text for one in links.rdma(facts)] == faults
         assert {place.hca for place in of_run.places.values()} == {"" if first is idle else "mlx5_0"}
         assert anycast not in networks.usable(first)
+
+
+@pytest.mark.parametrize(("hca", "fault"), [("mlx5_1", ""), ("any", ""), ("", "is not in /dev/infiniband")])
+def test_a_card_behind_the_interface_is_no_fault_if_the_fabric_file_names_others(hca: str, fault: str) -> None:
+    """A container may be given the cards of the file alone."""
+    told = [one.host for one in pods(clouds.dgx)]
+    closed = [replace(host, hcas=(replace(host.hcas[0], opens=False), *host.hcas[1:])) for host in told]
+    found = [rank(host, number) for number, host in enumerate(closed)]
+    facts = lead.find_networks(found, ["ib"], {"ib": Entry(interface="ib0", hca=hca)})
+    said = [one.text for one in links.rdma(facts)]
+    assert len(said) == bool(fault) and fault in "".join(said)

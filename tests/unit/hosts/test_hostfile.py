@@ -92,6 +92,10 @@ def test_names_and_counts_in_all_their_spellings(written: Path, text: str, hosts
          "hosts:2: 'b:4' is for MPICH and Intel MPI, but mpirun here is of Open MPI: write 'b slots=4'"),
         ("b slots=4", HYDRA,
          "hosts:2: 'b slots=4' is for Open MPI, but mpirun here is of MPICH and Intel MPI: write 'b:4'"),
+        ("b binding=none", OPEN_MPI,
+         "hosts:2: 'b' is for MPICH and Intel MPI, but mpirun here is of Open MPI: write 'b'"),
+        ("b max_slots=9", HYDRA,
+         "hosts:2: 'b' is for Open MPI, but mpirun here is of MPICH and Intel MPI: write 'b'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_by_file_and_line(

@@ -167,6 +167,23 @@ def test_versions_under_other_distribution_names(
     assert gather(PACKAGES).versions == {"scaling": scaling.__version__, **known}
 
 
+@pytest.mark.parametrize("error", [None, KeyError("Version"), FileNotFoundError()])
+def test_a_package_that_is_half_removed_is_not_installed(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder of metadata remains, empty: its version is None, which rank 0 would not read. Python 3.12 warns
+    that this will be an error."""
+
+    def version(name: str) -> str | None:
+        if name == "mxnet" and error is not None:
+            raise error
+        return None if name == "mxnet" else name
+
+    monkeypatch.setattr(metadata, "version", version)
+    found = info.versions({"numpy": ("mxnet",), "mxnet": ("mxnet", "mxnet-cu112")})
+    assert found == {"mxnet": "mxnet-cu112"}
+
+
 # ---------------------------------------------------------------- describe
 
 

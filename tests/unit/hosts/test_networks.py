@@ -179,6 +179,18 @@ def test_the_network_that_is_chosen_and_what_is_said_of_it() -> None:
     check_golden("network-choices.txt", "\n".join(lines))
 
 
+@pytest.mark.parametrize(("name", "second"), [("mgmt", "127.0.0.1"), ("eth9", "127.0.0.2"), ("lo0", "127.0.0.2")])
+def test_addresses_that_never_leave_a_host_are_no_network_on_any_interface(name: str, second: str) -> None:
+    """A VRF has 127.0.0.1, a renamed loopback or an alias others. Their subnet is the largest in order."""
+    hosts = [
+        on("a", replace(LO, name=name), nic("eth0", "10.0.0.1")),
+        on("b", replace(LO, name=name, address=second), nic("eth0", "10.0.0.2")),
+    ]
+    assert {place.interface for place in choose(hosts).places.values()} == {"eth0"}
+    with pytest.raises(UsageError, match=r"not on a, which has eth0 10\.0\.0\.1"):
+        choose(hosts, name)
+
+
 def test_a_route_is_said_to_be_proved_by_connections() -> None:
     proved = replace(choose(CALICO), connections=6)
     assert describe(proved).startswith("eth0 (routed, proved by 6 connections): ")

@@ -185,10 +185,13 @@ def rdma(facts: Facts) -> Iterator[Verdict]:
 
 
 def _without(facts: Facts, node: str, place: Place) -> str:
-    """Faults of the cards of a network on a node, also of those behind its interface that a run leaves out."""
+    """Faults of the cards of a network on a node, also of those behind its interface that a run leaves out.
+    Those count only if the fabric file names no others."""
     host = facts.host(node)
     behind = networks.cards_named(host, networks.card_behind(host, place.interface))
-    names = [name for name in dict.fromkeys((*place.hca.split(","), *behind)) if name and name != ANY]
+    names = [name for name in place.hca.split(",") if name and name != ANY]
+    if not place.hca or set(names) & set(behind):
+        names = [*dict.fromkeys((*names, *behind))]
     here = host.hcas
     absent = [name for name in names if name not in _called(here)]
     alive = _called(card for card in here if card.active)
