@@ -27,7 +27,6 @@ from typing import Any
 import msgspec
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from scaling import __version__
 from scaling.command import complain
@@ -354,6 +353,8 @@ OTHER_SECRET = (
 
 
 def _events(watch: Any) -> Iterator[int]:
+    from zmq.utils.monitor import parse_monitor_message  # imports asyncio, which rank 0 does not need
+
     while watch.poll(0):
         yield parse_monitor_message(watch.recv_multipart(zmq.NOBLOCK))["event"]
 

@@ -204,10 +204,11 @@ SWEEPS = ("agent", "analysis", "frameworks", "hosts", "report", "sweep")
         ("from scaling.workloads import feeds", {"numpy"}),
         (GATHER, {*FRAMEWORKS, "mpi4py", "numpy"}),
         ("import scaling.tools.check.__main__", {*FRAMEWORKS, "rich", "typer", "scipy"}),
+        ("import scaling.transport.zmq", {"asyncio", "ssl"}),
         (HELP, {*FRAMEWORKS, "numpy", "scipy", "psutil", "pynvml", "pyroute2", "sklearn",
                 *(f"scaling.{name}" for name in SWEEPS)}),
     ],
-    ids=["view", "digits", "list-of-data", "hosts", "check", "help"],
+    ids=["view", "digits", "list-of-data", "hosts", "check", "ZeroMQ", "help"],
 )  # fmt: skip
 def test_what_is_not_loaded(code: str, absent: set[str]) -> None:
     tell = f"{code}\nimport sys\nprint(*sys.modules, file=sys.stderr)"
