@@ -64,11 +64,11 @@ SAVED = (".npz", ".safetensors")
 
 def validate(config: SweepConfig) -> None:
     """Raise UsageError for values that no launch could run."""
+    refuse(_wrong_device(config))
     for field in fields_of(type(config)).values():
         if (value := getattr(config, field.name)) is not None:
             refuse(_wrong_value(config, field, value))
     refuse(_wrong_batch(config))
-    refuse(_wrong_device(config))
     refuse(_wrong_rounds(config))
     if config.epochs is not None:
         refuse(_wrong_training(config, config.epochs))

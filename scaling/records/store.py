@@ -293,15 +293,19 @@ def done_keys(records: Iterable[PointRecord]) -> set[str]:
     return {record.point.key for record in records if isinstance(record.outcome, Finished)}
 
 
-CHUNK_BYTES = 16 << 20
+# A run without --for has some MB.
+MOST_COPY_BYTES, CHUNK_BYTES = 64 << 20, 16 << 20
 
 
 class Store:
-    """The open file of the running sweep, locked against a second writer if the file system has locks. A file that
-    was removed is written anew from its open descriptor."""
+    """The open file of the running sweep, locked against a second writer if the file system has locks.
+
+    A copy in memory replaces a removed file: a file server keeps no file that another host removes. A larger file
+    is read from its open descriptor."""
 
     def __init__(self, folder: Path, fd: int) -> None:
         self.folder, self._fd = folder, fd
+        self._copy: bytearray | None = bytearray()
 
     @property
     def path(self) -> Path:
@@ -315,7 +319,7 @@ class Store:
         folder = _fresh(results, f"{now:%Y%m%d-%H%M%S}-{name}")
         store = cls(folder, _open(folder / FILE, os.O_CREAT | os.O_EXCL))
         try:
-            store._append(msgspec.json.encode(header) + b"\n")
+            store._write(header)
         except StoreError as error:
             store.close()
             store.path.unlink()
@@ -333,6 +337,8 @@ class Store:
         store = cls(folder, _open(folder / FILE, os.O_NOFOLLOW))
         with open(store._fd, "rb", closefd=False) as file:
             end = sum(len(line) for line in file if line.endswith(b"\n"))
+            file.seek(0)
+            store._copy = bytearray(file.read(end)) if end <= MOST_COPY_BYTES else None
         os.ftruncate(store._fd, end)
         return store
 
@@ -340,7 +346,7 @@ class Store:
         """Write one record and fsync; return the message of `secure`.
         Raises StoreError, for example on a full disk; the file then ends as before."""
         said = self.secure()
-        self._append(msgspec.json.encode(record) + b"\n")
+        self._write(record)
         return said
 
     def secure(self) -> str:
@@ -354,7 +360,7 @@ class Store:
             folder = _fresh(lost.parent, lost.name)
             self._fd = _open(folder / FILE, os.O_CREAT | os.O_EXCL)
             self.folder = folder
-            while chunk := os.pread(old, CHUNK_BYTES, at):
+            while chunk := os.pread(old, CHUNK_BYTES, at) if self._copy is None else bytes(self._copy[at:]):
                 self._append(chunk)
                 at += len(chunk)
         except (UsageError, OSError) as error:
@@ -363,6 +369,13 @@ class Store:
             if self._fd != old:
                 os.close(old)
         return f"{lost} was removed or moved: the run was written anew to {folder}"
+
+    def _write(self, record: msgspec.Struct) -> None:
+        data = msgspec.json.encode(record) + b"\n"
+        self._append(data)
+        if self._copy is not None:
+            self._copy += data
+            self._copy = self._copy if len(self._copy) <= MOST_COPY_BYTES else None
 
     def _append(self, data: bytes) -> None:
         end = None

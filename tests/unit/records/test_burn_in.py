@@ -128,8 +128,9 @@ def test_the_time_of_a_run_by_its_configuration(asked: Any, seconds: float) -> N
     assert asked_s({"for": asked}) == seconds
 
 
-def test_a_file_is_copied_from_its_open_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The removed file exists while it is open."""
+def test_a_long_file_is_copied_from_its_open_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory holds no copy of a long run; the removed file exists while it is open."""
+    monkeypatch.setattr(store, "MOST_COPY_BYTES", 1000)
     monkeypatch.setattr(store, "CHUNK_BYTES", 1000)
     run = burn_in(tmp_path / "run", 3)
     before = (run / store.FILE).read_bytes()

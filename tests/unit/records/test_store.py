@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shutil
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,28 @@ def test_a_file_that_is_gone_stale_is_one_line(failing: str, run: Run, monkeypat
             monkeypatch.setattr(os, name, stale)
         with pytest.raises(StoreError, match="Stale file handle; the points before are kept"):
             opened.append(run.records[0])
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_file_that_another_host_removed_is_written_anew(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
+) -> None:
+    """A file server keeps no open file for a client if another client removes it: its descriptor is stale."""
+
+    def stale(*_: object) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    whole = file_of(run).read_bytes()
+    now = datetime.fromtimestamp(0, timezone.utc)
+    with Store.resume(run.folder) if resumed else Store.create(tmp_path / "new", "x", now, run.header) as opened:
+        for record in run.records:
+            opened.append(record)
+        shutil.rmtree(opened.folder)
+        monkeypatch.setattr(os, "pread", stale)
+        assert "was removed or moved: the run was written anew" in opened.append(run.records[0])
+        again = [msgspec.json.encode(record) for record in (*run.records, run.records[0])]
+        before = whole if resumed else whole.partition(b"\n")[0] + b"\n"
+        assert opened.path.read_bytes() == before + b"".join(line + b"\n" for line in again)
 
 
 def test_damage_in_the_middle_and_a_newer_schema_are_named_by_line(run: Run) -> None:

@@ -233,7 +233,7 @@ def measured(
 
 
 def ended(folder: Path) -> str:
-    """The last screen of a run, and the line for ranks."""
+    """The last screen of a run, and the line for programs."""
     material = Material(*store.load(folder))
     text = screen.render(material, Place(str(folder), lacks=material.lacks), width=80, color=False)
     return f"{text}{material.doc.last_line}\n"
