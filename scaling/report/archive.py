@@ -282,10 +282,13 @@ def _check_size(size_bytes: int, count: int) -> None:
 
 def _redaction(folder: Path, run: Whole, packed: Mapping[str, bytes], *, anonymous: bool) -> Redaction:
     """Return what replaces the secrets that the run, its logs and this process know, and its names."""
-    texts = [data.decode(errors="replace") for data in (files.read(folder / FILE), *packed.values())]
-    users = owner(folder / FILE).union(*map(users_in, texts)) if anonymous else ()
     hosts = hosts_of(run.header, run.records) if anonymous else ()
-    return Redaction(secrets_of(os.environ, *texts), hosts, users, anonymous=anonymous)
+    secrets, users = secrets_of(os.environ), owner(folder / FILE)
+    for data in (files.read(folder / FILE), *packed.values()):
+        text = data.decode(errors="replace")  # one at a time: an emoji makes it four times as large
+        secrets |= secrets_of({}, text)
+        users |= users_in(text)
+    return Redaction(secrets, hosts, users if anonymous else (), anonymous=anonymous)
 
 
 def _page(run: Whole, source: Source) -> bytes:

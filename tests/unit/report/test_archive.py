@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import msgspec
 import pytest
@@ -238,6 +239,25 @@ def test_a_log_that_cannot_be_read_is_a_mistake(folder: Path, monkeypatch: pytes
 def test_a_binary_log_is_packed_as_it_is(folder: Path) -> None:
     (folder / "logs" / "0002.log").write_bytes(b"\xff\xfe\x00")
     assert content(archive.pack(folder))["logs/0002.log"] == b"\xff\xfe\x00"
+
+
+def test_logs_are_decoded_one_after_the_other(folder: Path) -> None:
+    """A log takes up to four times its size as text, if it has a single emoji."""
+    texts: WeakSet[str] = WeakSet()
+    most = 0
+
+    class Text(str):
+        pass
+
+    class Log(bytes):
+        def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+            nonlocal most
+            texts.add(text := Text(super().decode(encoding, errors)))
+            most = max(most, len(texts))
+            return text
+
+    archive.pack(folder, {f"{number}.log": Log(b"step %d" % number) for number in range(9)})
+    assert 0 < most <= 2
 
 
 def test_the_owner_of_a_run_is_a_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
