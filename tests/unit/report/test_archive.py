@@ -243,11 +243,9 @@ def test_a_binary_log_is_packed_as_it_is(folder: Path) -> None:
 
 def test_logs_are_decoded_one_after_the_other(folder: Path) -> None:
     """A log takes up to four times its size as text, if it has a single emoji."""
-    texts: WeakSet[str] = WeakSet()
-    most = 0
+    texts, most = WeakSet[str](), 0
 
-    class Text(str):
-        pass
+    class Text(str): ...
 
     class Log(bytes):
         def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
