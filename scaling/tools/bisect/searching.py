@@ -339,10 +339,10 @@ def trial(record: PointRecord, nodes: Sequence[str]) -> Trial | None:
     return Trial(group, log(time.step_s / moved))
 
 
-def volume(record: PointRecord, nodes: int, ranks: int | None = None) -> float:
+def volume(record: PointRecord, nodes: int) -> float:
     """Return how many times the gradients' bytes each rank moves. In a ring of N ranks that is 2 (N - 1) / N
     (Patarasuk & Yuan, 2009). With servers on M nodes, 2 (M - 1) / M leave the node."""
-    number = nodes if record.pattern == "servers" else ranks or record.point.world_size
+    number = nodes if record.pattern == "servers" else record.point.world_size
     return 2 * (number - 1) / number
 
 

@@ -111,6 +111,3 @@ def test_below_twice_the_noise_nothing_is_searched() -> None:
     search = Search([PRIOR] * 8, NOISE)
     search.hear([Trial(group, 0.03 * number) for number, group in enumerate(wave[:2])])
     assert search.found.slow == frozenset()
-
-
-# What is promised before the proof: how often its interval holds, and what it rests on.
