@@ -38,8 +38,6 @@ from scaling.frameworks.fake.strategy import Fake
 class Ring(Fake):
     names = ("planted:ring", "planted:plain")
     baseline = "planted:plain"
-
-STRATEGY = Ring()
 """
 TREE = """
 from scaling.frameworks.base import Strategy
@@ -48,8 +46,6 @@ class Tree(Strategy):
     names = ("planted:tree",)
     baseline = "planted:plain"
     trainer = "scaling.frameworks.planted.tree_trainer"
-
-STRATEGY = Tree()
 """
 TREE_TRAINER = """
 import time

@@ -54,8 +54,6 @@ class Planted(strategy.Fake):
     names = ("planted.strategy:plain",)
     trainer = "planted.strategy"
 
-STRATEGY = Planted()
-
 def connect(task):
     made = trainer.connect(task)
     made.device_name = sys.executable

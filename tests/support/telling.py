@@ -114,6 +114,3 @@ def daemon_of(task: Task) -> int:
 def _hide_a_daemon(task: Task) -> None:
     script = f"sleep 3600 & echo $! > {task.log}.daemon"
     subprocess.run(["/bin/sh", "-c", script], env={}, start_new_session=True, check=True)
-
-
-STRATEGY = Telling()

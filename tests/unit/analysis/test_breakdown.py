@@ -489,6 +489,27 @@ def test_rare_stalls_are_no_outliers_in_a_default_run(plan: Plan, alone: float, 
     assert rate == pytest.approx(4 * found[0][0].workload.batch_size / (STEP_S * together), rel=0.025)
 
 
+@pytest.mark.parametrize(
+    ("alone", "said"),
+    [
+        ((1, 1, 1, 1.2), "slow rank: rank 3 on node1 (CPU 3) takes 20."),
+        ((1.2, 1, 1, 1), "slow rank: rank 0 on node1 (CPU 0) takes "),
+        ((0.8, 1, 1, 1), "fast rank: rank 0 on node1 (CPU 0) takes "),
+        ((1, 1, 4 / 3, 1), "slow rank: rank 2 on node1 (CPU 2) takes 33."),
+    ],
+)
+def test_the_odd_rank_is_named(alone: tuple[float, ...], said: str) -> None:
+    row, _ = lost(run(Plan(alone=alone)))
+    assert [note for note in row.footnotes if " rank: " in note and note.startswith(said)]
+    assert len([note for note in row.footnotes if " rank: " in note]) == 1
+
+
+def test_equal_ranks_are_not_named() -> None:
+    """40 machines of four: what is told apart by chance is less than is worth a note."""
+    found = [lost(run(Plan(rounds=4), seed))[0].footnotes for seed in range(40)]
+    assert [note for notes in found for note in notes if "rank" in note] == []
+
+
 # ---------------------------------------------------------------- parts of the exchange's CPU time
 
 

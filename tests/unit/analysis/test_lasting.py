@@ -273,6 +273,27 @@ def test_turns_before_which_a_core_was_slow_say_nothing(known: bool) -> None:
     assert found.is_told is not known
 
 
+def as_of_old(one: PointRecord) -> PointRecord:
+    """As the first versions wrote it: a long window, then two a turn of which the first gave ranks a start."""
+    if not one.ranks[0].later:
+        return one
+    long = replace(window(0, 8.0, measured=False), steps=160, samples=160 * BATCH)
+    ranks = (replace(rank, later=(long, *(slower(each) for each in rank.later[-24:]))) for rank in one.ranks)
+    return replace(one, ranks=tuple(ranks))
+
+
+def slower(one: Window) -> Window:
+    """Where it waits for the last rank to have heard."""
+    return one if one.index % LATER_WINDOWS else replace(one, end_s=2 * one.end_s)
+
+
+def test_records_of_the_first_versions_can_be_read() -> None:
+    """They went on first, and had turns then."""
+    found = soaked([as_of_old(one) for one in sweep(0.5, 10.0, random.Random(12))])
+    assert found.is_told and found.after_s == pytest.approx(8.0, abs=1.5)
+    assert 0.2 < found.change.mean < 0.5
+
+
 # Warm-ups that reach into the measured windows: cut off, or stamped.
 
 WINDOW_S = 0.5
