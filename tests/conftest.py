@@ -27,7 +27,8 @@ FOLDERS = ("unit", "process", "frameworks", "system")
 LONGEST_FIRST = ("system", "frameworks", "process", "", "unit")
 # Tests of a file share runs and fixtures. Those of these folders change the machine, and run one after the other.
 TOGETHER = ("system/containers/", "system/lab/", "system/slurm/")
-# What a test of these sees must have been planted by itself: no other is beside it.
+# What a test of these sees must have been planted by itself: no other is beside it. They come first. Later they
+# would wait for the longest test that has begun (certify in a lab, for minutes), and hold up all others.
 ALONE = ("system/mpi/test_planted.py",)
 MEETING = pytest.StashKey[str]()
 MATRIX = "matrix"
@@ -85,7 +86,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=matrix)
         config.stash[LEFT_OUT] = len(matrix)
     if meeting(config):
-        items.sort(key=lambda item: LONGEST_FIRST.index(folder(item.path)))
+        items.sort(key=lambda item: (not is_alone(item), LONGEST_FIRST.index(folder(item.path))))
 
 
 @pytest.hookimpl(trylast=True)
@@ -104,10 +105,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(f"{count} tests are left to the matrix: ./launch/test --matrix or pytest -m matrix")
 
 
+def is_alone(item: pytest.Item) -> bool:
+    return item.path.relative_to(HERE).as_posix() in ALONE
+
+
 def quietly(item: pytest.Item) -> AbstractContextManager[None]:
     if not (place := meeting(item.config)):
         return nullcontext()
-    return quiet.held(Path(place), alone=item.path.relative_to(HERE).as_posix() in ALONE)
+    return quiet.held(Path(place), alone=is_alone(item))
 
 
 @pytest.hookimpl(wrapper=True)
