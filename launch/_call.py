@@ -27,7 +27,7 @@ PROGRAM = ""
 RANKS = ("n", "np", "c")
 HOSTFILES = ("hostfile", "machinefile", "machine", "default-hostfile", "f")
 HOSTS = ("H", "host", "hosts")
-# who reads which hostfile, and the variable that names one
+# The format of a hostfile, and the variable that names the file, by launcher.
 FORMATS = {"Open MPI": "{} slots={}", "MPICH and Intel MPI": "{}:{}"}
 OPEN_MPI, HYDRA = FORMATS
 READERS = {"openmpi4": OPEN_MPI, "openmpi5": OPEN_MPI, "mpich": HYDRA, "intel": HYDRA}

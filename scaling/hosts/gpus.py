@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from contextlib import suppress
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -409,7 +409,9 @@ def gather_health(root: Path = proc.ROOT) -> GpuHost:
 
 
 def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
-    get = partial(_get, nvml, handle)
+    def get(name: str, *args: Any) -> Any:
+        return ask(nvml, name, handle, *args)
+
     capability, pci = get("nvmlDeviceGetCudaComputeCapability"), get("nvmlDeviceGetPciInfo")
     # Of remapped rows the third tells whether a repair is pending, the fourth whether one failed. Before Ampere
     # there are retired pages.
@@ -441,10 +443,6 @@ def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
         power_limit_w=_watts(get("nvmlDeviceGetEnforcedPowerLimit")),
         default_power_limit_w=_watts(get("nvmlDeviceGetPowerManagementDefaultLimit")),
     )
-
-
-def _get(nvml: Any, handle: Any, name: str, *args: Any) -> Any:
-    return ask(nvml, name, handle, *args)
 
 
 def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:

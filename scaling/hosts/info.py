@@ -323,8 +323,7 @@ def code_hash(package: Path = PACKAGE) -> str:
 def revision(package: Path = PACKAGE) -> str:
     """Return the commit of the package's checkout (10 digits), with `-dirty` if the package differs from it; else
     the stamp of its image, else ""."""
-    # This code runs already, whoever owns its folder. Git before 2.38 ignores `-c safe.directory=*`, but no git
-    # asks for the owner of a folder that is named.
+    # Git refuses a folder of another owner, but not one that is named. `-c safe.directory=*` needs git 2.38.
     top = next((one for one in package.resolve().parents if (one / ".git").exists()), package)
     git = ("git", f"--git-dir={top}/.git", f"--work-tree={top}", "-C", str(package), "--no-optional-locks")
     commit = proc.output(*git, "rev-parse", "HEAD", "HEAD:./__init__.py")[:DIGITS]

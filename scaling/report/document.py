@@ -1,5 +1,4 @@
-"""The tables that a run has by itself, before any layout: comparisons, curves with their details, baselines; and
-how to read them."""
+"""The tables of a run, before any layout: comparisons, curves with their details, baselines. How to read them."""
 
 from __future__ import annotations
 

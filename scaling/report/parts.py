@@ -85,7 +85,7 @@ class Line(Record, frozen=True, kw_only=True):
 
 
 def shown(cell: Cell, column: Column) -> Parts:
-    """Return a cell as it is in a column."""
+    """Return the text of a cell in a column."""
     if not isinstance(cell, Quantity):
         return NONE if cell is None else cell, ""
     mean, ends = cell.parts(with_unit=column.unit_in_cells)

@@ -148,8 +148,8 @@ def _facts(of: Row | Baseline) -> dict[str, Any]:
     fields = {name: getattr(of, name) for name in ("workload", "hardware", "samples_per_s", "failed", "footnotes")}
     if isinstance(of, Row):
         return {**fields, "contender": contender(of), "world_size": of.world_size, "alone": False}
-    who = Contender(strategy=of.strategy, interconnect="auto", options={})
-    return {**fields, "contender": who, "world_size": 1, "alone": True}
+    alone = Contender(strategy=of.strategy, interconnect="auto", options={})
+    return {**fields, "contender": alone, "world_size": 1, "alone": True}
 
 
 # ---------------------------------------------------------------- minibatches
@@ -201,10 +201,10 @@ def _whole(sweep: Sequence[Entry]) -> Key:
 
 def _sweep(one: Minibatch) -> Key:
     """Key of the batches of a sweep."""
-    who = one.contender
-    options = tuple(sorted(who.options.items()))
+    of = one.contender
+    options = tuple(sorted(of.options.items()))
     work = replace(one.workload, batch_size=0, pass_="step")
-    which = (who.strategy, who.interconnect, options, who.servers, who.server_hosts, work, one.hardware)
+    which = (of.strategy, of.interconnect, options, of.servers, of.server_hosts, work, one.hardware)
     return (*which, one.placement, not one.alone, ORDER[one.workload.pass_], one.world_size)
 
 

@@ -74,8 +74,8 @@ def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[Key, tuple[Row, ...]]:
 
 def _key(row: Row) -> Key:
     options = tuple(sorted(row.options.items()))
-    who = row.strategy, row.interconnect, options, row.servers, row.server_hosts, row.world_size
-    return who, row.workload, row.hardware, row.placement
+    exchange = row.strategy, row.interconnect, options, row.servers, row.server_hosts, row.world_size
+    return exchange, row.workload, row.hardware, row.placement
 
 
 def _apart(one: Row, other: Row) -> Iterator[str]:

@@ -63,9 +63,9 @@ def _named(sights: Sequence[tuple[int, Sight]]) -> Seen:
     tells_work = len({sight.work for _, sight in sights}) > 1
     found: dict[str, dict[int, Sight]] = defaultdict(dict)
     for number, sight in sights:
-        who = sight.contender
-        servers = f"{who.servers} servers {who.server_hosts}" if who.servers else ""
-        parts = (labels.exchange(who, shared), servers, sight.work if tells_work else "")
+        of = sight.contender
+        servers = f"{of.servers} servers {of.server_hosts}" if of.servers else ""
+        parts = (labels.exchange(of, shared), servers, sight.work if tells_work else "")
         found[", ".join(filter(None, parts))][number] = sight
     return found
 

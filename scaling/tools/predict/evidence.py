@@ -19,7 +19,7 @@ from scaling.analysis.table.imported import cells, curves
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Exchange
-from scaling.records.point import Point, Record
+from scaling.records.point import Record
 from scaling.records.run import Header, PointRecord
 from scaling.tools.predict import setting as settings
 from scaling.tools.predict.flags import Asked, Precision
@@ -180,7 +180,9 @@ def _command(row: Row) -> str:
 
 def _setting(header: Header, records: Sequence[PointRecord], row: Row, step_s: float, micro_steps: int) -> Setting:
     known = settings.known_model(row.workload.model) or KnownModel(name=row.workload.model, parameters=0)
-    option, exchange = row.options.get, exchange_of(row)
+    option, exchange = row.options.get, _declared(row.strategy)
+    if row.servers:
+        exchange = Exchange(method="servers_beside" if row.server_hosts == "shared" else "servers_apart")
     sharded, hsdp = exchange.method == "sharded", option("hsdp", "0")
     if hsdp != "0" or (sharded and micro_steps > 1):
         given = f"hsdp={hsdp}" if hsdp != "0" else f"accumulate={micro_steps}"
@@ -204,12 +206,6 @@ def _setting(header: Header, records: Sequence[PointRecord], row: Row, step_s: f
         carrier="nccl" if verbs else "cpu", emulated=bool(row.hardware.profile),
         **_wires(header, row, verbs=verbs)._asdict(), **_way(exchange),
     )  # fmt: skip
-
-
-def exchange_of(row: Row | Point) -> Exchange:
-    if row.servers:
-        return Exchange(method="servers_beside" if row.server_hosts == "shared" else "servers_apart")
-    return _declared(row.strategy)
 
 
 def _declared(strategy: str) -> Exchange:

@@ -31,7 +31,7 @@ def keys(setting: Setting) -> dict[str, str]:
     link, wires = setting.link, "tcp" if setting.link in TCP else "rdma"
     found = {name: name for name in ("window", *TAXES, "jitter", "growth")} | {
         "bus": f"bus.{setting.bus}", "network": f"network.{_network(setting)}", "fade": f"fade.{wires}",
-        "alpha": f"alpha.{wires}", "hide": hidden(setting.overlap, emulated=setting.emulated),
+        "alpha": f"alpha.{wires}", "hide": f"hide.{setting.overlap}",
     }  # fmt: skip
     if link == "tcp" and not _is_cpu_ring(setting):
         found["cap_growth"] = "cap_growth"
@@ -40,11 +40,9 @@ def keys(setting: Setting) -> dict[str, str]:
     if setting.emulated:  # sleeping devices and shaped links, which no published cluster has
         found |= {"fade": "fade.emulated", "alpha": "alpha.emulated", **dict.fromkeys(TAXES, "tax.emulated")}
         found |= dict.fromkeys(("jitter", "growth"), "straggling.emulated")
+        if setting.overlap in ("ddp", "horovod"):
+            found["hide"] = "hide.emulated"
     return found
-
-
-def hidden(overlap: str, *, emulated: bool) -> str:
-    return "hide.emulated" if emulated and overlap in ("ddp", "horovod") else f"hide.{overlap}"
 
 
 def _network(setting: Setting) -> str:
