@@ -266,7 +266,7 @@ def measure(
 ) -> int:
     """Measure the points that `records` lack, then print and write what `asked` wants; return the exit code.
     An interrupted run is not compared, and gets no verdict of `certify`."""
-    for module in ("scipy.optimize", "scipy.special", "scaling.report.formats.screen"):
+    for module in ("scipy.special", "scaling.report.formats.screen"):
         import_module(module)  # of the last table: after Ctrl-C there is little time
     hidden = Disguise(hosts_of(header, records)) if made.config.anonymous else None
     ending = Ending(asked, mailbox.look, hidden)

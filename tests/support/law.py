@@ -37,10 +37,7 @@ USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),
     "zmq": frozenset({"transport/zmq.py"}),
     "rich": frozenset({"sweep/view/live.py", "report/formats/screen.py", "report/formats/terminal.py"}),
-    "matplotlib": frozenset(
-        f"report/formats/plots/{name}.py"
-        for name in ("bars", "curves", "draw", "ends", "fields", "sheet", "style", "trends")
-    ),
+    "matplotlib": frozenset(f"report/formats/plots/{name}.py" for name in ("curves", "draw", "sheet")),
     "jinja2": frozenset({"report/formats/html/page.py"}),
 }
 # Whose folder a framework is at home in; Horovod binds to each.
