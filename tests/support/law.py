@@ -41,7 +41,7 @@ USERS: Mapping[str, frozenset[str]] = {
         f"report/formats/plots/{name}.py"
         for name in ("bars", "curves", "draw", "ends", "fields", "sheet", "style", "trends")
     ),
-    "jinja2": frozenset({"report/formats/html/page.py"}),
+    "jinja2": frozenset({"report/formats/html/__init__.py"}),
 }
 # Whose folder a framework is at home in; Horovod binds to each.
 HOMES: Mapping[str, tuple[str, ...]] = {
