@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
     frozenset({"run", "check", "compare", "history", "importers", "predict"}),
-    frozenset({"bisect", "completion"}),
+    frozenset({"bisect"}),
     frozenset({"certify"}),
     frozenset({"__main__"}),
 )
@@ -53,8 +53,8 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("jax", "jaxlib"), ("frameworks/jax/",)),
     "horovod": ("frameworks/",),
 }
-# Beside `<command>/flags.py`: what all commands do with their flags.
-FLAGS = frozenset({"command.py", "completion.py"})
+# Beside `<command>/flags.py`: what all commands do with their flags, and the flags of `scaling` alone.
+FLAGS = frozenset({"command.py", "__main__.py"})
 
 
 class Import(NamedTuple):
