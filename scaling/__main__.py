@@ -1,4 +1,4 @@
-"""The command `scaling COMMAND ...`, also `python -m scaling COMMAND ...`.
+"""The command `scaling COMMAND ...`, also `python -m scaling COMMAND ...`, its help, version and shell completion.
 
 A command's package is imported only when that command runs.
 """
@@ -15,15 +15,17 @@ if __name__ == "__main__":  # no signal ends a rank before `Signals`: the others
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from scaling.command import complain, obey
+from scaling import __version__
+from scaling.command import command, complain, obey
 from scaling.errors import near
 from scaling.run import NAME
 from scaling.transport.start import launched
 
+EPILOG = "Scripts that install frameworks and start these commands on a cluster are in launch/ of the source."
 COMPLETING = "_SCALING_COMPLETE"  # set by Typer's completion scripts
 OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
@@ -55,13 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] not in [[name] for name in RANKS]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP))
     if COMPLETING in os.environ or not words or words[0].partition("=")[0] in OWN:
-        from scaling.completion import run  # Typer
-
-        return obey(lambda given: run(NAME, given, COMMANDS), words or ["--help"], NAME)
-    for count in (2, 1):
-        if command := COMMANDS.get(" ".join(words[:count])):
-            code: int = import_module(f"{command.package}.__main__").main(words[count:])
-            return code
+        return obey(_own, words or ["--help"], NAME)
+    if found := COMMANDS.get(words[0]):
+        code: int = import_module(f"{found.package}.__main__").main(words[1:])
+        return code
     launch = launched(os.environ)
     if launch is None or not launch.rank:
         kind, known = ("flag", OWN) if words[0].startswith("-") else ("command", COMMANDS)
@@ -69,8 +68,57 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
 
 
+def _own(argv: Sequence[str]) -> int:
+    """Answer `--help`, `--version`, `--install-completion`, `--show-completion` or a completing shell."""
+    import typer  # slow to import
+
+    app = typer.Typer(epilog=EPILOG)
+    app.callback()(_callback())
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    typed = line.split()[1:2]
+    for name, (package, summary) in COMMANDS.items():
+        flags = import_module(f"{package}.flags").app if [name] == typed else None
+        if flags is None:
+            app.command(name, help=summary)(lambda: None)
+        elif len(flags.registered_commands) == 1:
+            app.command(name)(flags.registered_commands[0].callback)
+        else:
+            app.add_typer(flags, name=name)
+    code = command(app, argv, NAME, program=NAME)
+    return code if isinstance(code, int) else 0
+
+
+def _callback() -> Callable[..., None]:
+    """Return the function of `scaling` without a command; its docstring is the help."""
+    import typer
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(__version__)
+            raise typer.Exit
+
+    flag = typer.Option(False, "--version", help="Print the version.", callback=show_version, is_eager=True)
+
+    def scaling(version: bool = flag) -> None:
+        """Measure how well data-parallel training scales, what limits it, and what would help.
+
+        One machine, one rank per device:
+            python -m scaling.run
+        A cluster, its nodes in a hostfile, tested and then measured:
+            mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling check
+            mpirun -np 16 --hostfile hostfiles/4x4 python -m scaling.run
+        The answer again:
+            python -m scaling report RUN
+
+        `scaling COMMAND --help` shows examples and flags of a command; `python -m scaling COMMAND` is the same.
+        """
+        del version
+
+    return scaling
+
+
 def script() -> int:
-    """Run the console script. Strategies from outside are found in the working directory, as under `python -m`."""
+    """Run the console script. As under `python -m scaling`, the working directory has strategies from outside."""
     sys.path.append("")
     return main()
 

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.workloads import models, walk
+from scaling.workloads import models
+from scaling.workloads.layers import backwards
 
 # ---------------------------------------------------------------- buckets
 
@@ -73,7 +74,7 @@ def of(model: str, image_size: int = 0) -> tuple[Layer, ...]:
             forward=one.operations,
             backward=backward,
         )
-        for one, backward in zip(placed, walk.backwards(placed), strict=True)
+        for one, backward in zip(placed, backwards(placed), strict=True)
         if one.parameters
     )
 

@@ -178,9 +178,9 @@ def of_flag(mode_flag: str) -> Framework:
     return next(one for one in LISTED if one.mode_flag == mode_flag)
 
 
-def all_reducing() -> Framework:
+def of_preflight() -> Framework:
     """Return the framework that measures for `check`, all-reduces and devices: the first one that can."""
-    return next(one for one in LISTED if one.all_reduce)
+    return next(one for one in LISTED if one.preflight)
 
 
 def distributions() -> dict[str, tuple[str, ...]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import shutil
+import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
@@ -206,3 +209,29 @@ def digest_of(weights: Mapping[str, NDArray[Any]]) -> str:
 def filled(inputs: NDArray[Any], size: int) -> NDArray[Any]:
     """Return a whole batch of `size` from a smaller one, whose first sample is repeated."""
     return np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])
+
+
+# ---------------------------------------------------------------- peers that do not listen yet
+
+CONNECT_S = 1.0
+# Between two tries.
+LOOK_S = 0.005
+
+
+def refuses(address: str, port: int) -> bool:
+    """Return whether nothing listens there yet: a reserved port without a listener refuses connections. Other
+    errors (unknown name, silent host) are left to the caller's own connection."""
+    with suppress(OSError), socket.socket() as probe:
+        probe.settimeout(CONNECT_S)
+        return probe.connect_ex((address, port)) == errno.ECONNREFUSED
+    return False
+
+
+def until_it_listens(address: str, port: int, within_s: float) -> None:
+    """Wait until a reserved address accepts connections, for at most `within_s`. Never raises. A library that is
+    refused once waits long before it retries: torch's store and Horovod 0.5 s, ZeroMQ 0.1 s. After the timeout the
+    library's own connection reports the failure."""
+    for _ in range(round(within_s / LOOK_S)):
+        if not refuses(address, port):
+            return
+        time.sleep(LOOK_S)

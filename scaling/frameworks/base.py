@@ -70,7 +70,7 @@ class Helper(Record, frozen=True, kw_only=True):
     * computes: it computes for its rank and has the rank's CPUs, threads and device. Others may use all CPUs of
       their agent.
     * awaited: workers start after it has announced itself, and get what it announced. If False, both start
-      together and workers wait until it can be reached (listening.py).
+      together and workers wait until it can be reached (`until_it_listens`).
     """
 
     name: str
@@ -123,7 +123,7 @@ class Strategy:
     * baseline: the plain loop that efficiency is measured against.
     * trainer, server: the modules that workers and helpers load (`TrainerModule`, `ServerModule`). By default both
       are the strategy's own module, which may then import its framework only inside functions.
-    * native_formats: the formats that its own pipeline (native_feed.py) reads.
+    * native_formats: the formats that its own pipeline (`--feed native`) reads.
     * native_hint: how to convert files to these formats.
     * preload: modules that a fork server imports besides its framework's. Their import starts no thread and opens
       no device.
@@ -289,8 +289,8 @@ class Framework(Record, frozen=True, kw_only=True):
       essential: packages that need the same version on all nodes
       built_for_cuda: the CUDA release that it is built with, "" for none, None if it is not installed; imports
         nothing
-      all_reduce: the module whose process times all-reduces for `check`, over the modes in `defaults`
-      device_rates: the module whose process measures a device alone for `check`; declared with `all_reduce`
+      preflight: the module whose process measures for `check`: a device alone, or all-reduces over the modes in
+        `defaults`
 
     Environment variables, as patterns that match from the start of a name
       variables: they change rates and are recorded
@@ -325,8 +325,7 @@ class Framework(Record, frozen=True, kw_only=True):
     distributions: dict[str, tuple[str, ...]] = {}
     essential: tuple[str, ...] = ()
     built_for_cuda: Callable[[], str | None] = lambda: None
-    all_reduce: str = ""
-    device_rates: str = ""
+    preflight: str = ""
     variables: str = ""
     own_variables: str = ""
     corrected: dict[str, tuple[str, str, str]] = {}

@@ -223,7 +223,7 @@ def _on_gpus_s(group: Group, config: SweepConfig, window_s: float, epochs: int, 
 
 def _turns_on_gpus(point: Point, windows: int, config: SweepConfig, *, seats_apart: bool) -> float:
     """Turns of a point in a round. Seats run at the same time, but one after the other in the first block of the
-    run (sweep/gpu_sharing.py)."""
+    run (sweep/epoch.py)."""
     if point.kind != "each" or seats_apart:
         return turns_of(point, windows)
     return windows + (len(seats(point.world_size, 0, windows)) - 1) / (config.rounds or 1)

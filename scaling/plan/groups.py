@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from scaling import frameworks
 from scaling.plan.placement import Slot, slots_of
 from scaling.records.point import EXCHANGING, Point, Record, Workload
-from scaling.workloads import models, walk
+from scaling.workloads import models
+from scaling.workloads.layers import training_operations
 
 # The part of a host's memory that workers may use. Cached files need the rest, and the needs are estimates.
 MEMORY_PART = 0.5
@@ -21,7 +22,7 @@ MEMORY_PART = 0.5
 COPIES = 4
 FLOAT32_BYTES = 4
 # Host memory of a worker on a GPU, a guess: CUDA's libraries and pinned buffers. The GPU's memory is measured once
-# workers run (sweep/gpu_sharing.py).
+# workers run (sweep/epoch.py).
 ON_GPU_BYTES = 3 * 10**9
 # The part of a GPU's memory that workers may use: allocators round up, and points differ a little.
 GPU_PART = 0.92
@@ -119,7 +120,7 @@ def training_bytes(point: Point) -> int:
 def operations(work: Workload) -> int:
     """Return the floating-point operations of one step of a device, forward and backward."""
     model = models.of(work)
-    return work.batch_size * walk.training_operations(model.layers, model.input.shape)
+    return work.batch_size * training_operations(model.layers, model.input.shape)
 
 
 def held_bytes(point: Point) -> int:

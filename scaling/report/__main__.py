@@ -165,13 +165,13 @@ def _place(asked: Asked, material: Material, hidden: Disguise | None) -> Place:
 def _drawn(asked: Asked, material: Material) -> str | bytes:
     """Draw a page or a figure; the libraries are imported here, since they take long."""
     try:
-        from scaling.report.formats.html import page
+        from scaling.report.formats import html
         from scaling.report.formats.plots import draw
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed: pip install matplotlib jinja2"
         raise UsageError(f"--format {asked.format}: {missing}") from None
     if asked.format == "html":
-        return page.render(material)
+        return html.render(material)
     kind, name = cast(draw.Kind, asked.format), asked.figure or ""
     return draw.render(material, name, kind, theme=asked.theme, scale=asked.scale, is_column=asked.column)
 

@@ -293,9 +293,9 @@ def _redaction(folder: Path, run: Whole, packed: Mapping[str, bytes], *, anonymo
 
 def _page(run: Whole, source: Source) -> bytes:
     """Draw the page from the records of the archive: that of the run may have what is left out."""
-    from scaling.report.formats.html import page  # slow to import
+    from scaling.report.formats import html  # slow to import
 
-    return page.render(Material.of(run, [source])).encode("utf-8", "backslashreplace")
+    return html.render(Material.of(run, [source])).encode("utf-8", "backslashreplace")
 
 
 def _add(packed: dict[str, bytes], name: str, data: bytes, hidden: Redaction) -> str:

@@ -21,8 +21,9 @@ from scaling.records.point import EXCHANGING, Device, Hardware, Point, Workload
 from scaling.run.enrolment import by_name
 from scaling.text import counted, duration, percent, printable, ranges
 from scaling.tools.lab import slowdown
-from scaling.workloads import data, models, walk
+from scaling.workloads import data, models
 from scaling.workloads.data import DataSpec
+from scaling.workloads.layers import training_operations
 from scaling.workloads.specs import ModelSpec, Tokens
 
 
@@ -90,7 +91,7 @@ def _model(spec: ModelSpec) -> list[str]:
         larger = [str(size) for _, size in rules.BATCHES.get(spec.name, ()) if kind == "cuda"]
         by_memory = f"{', '.join(larger)} or {least} by memory"
         batches.append(f"{by_memory if larger else least} on {kind}")
-    gflop, recipe = walk.training_operations(spec.layers, spec.input.shape) / 1e9, spec.recipe
+    gflop, recipe = training_operations(spec.layers, spec.input.shape) / 1e9, spec.recipe
     reads = f"{'x'.join(map(str, spec.input.shape))}, {spec.outputs:,} classes"
     if isinstance(spec.input, Tokens):
         reads = f"{spec.input.length} of {spec.input.words:,} words"

@@ -39,8 +39,7 @@ from scaling.records.run import PointRecord
 from scaling.records.store import Line, Store, done_keys, joined, settled
 from scaling.records.task import Clocks, Task
 from scaling.sweep.attempt import Bench, traced_keys
-from scaling.sweep.epoch import SOAK_ROUND, Epoch
-from scaling.sweep.gpu_sharing import Sharing
+from scaling.sweep.epoch import SOAK_ROUND, Epoch, Sharing
 from scaling.sweep.outcome import record_of, record_so_far
 from scaling.sweep.state import Ahead, ahead
 from scaling.sweep.turns import Quiet

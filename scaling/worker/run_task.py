@@ -40,7 +40,7 @@ from scaling.records.task import COMMANDS_FD, GIVEN_TASK, Command, Task
 from scaling.text import readable
 from scaling.worker.loop import NanLoss, Worker, digest_taken, trace_path
 from scaling.worker.training import Learner, samples
-from scaling.workloads import data, feeds, models, walk
+from scaling.workloads import data, feeds, layers, models
 
 # ---------------------------------------------------------------- failures
 #
@@ -412,7 +412,7 @@ def operations_per_sample(point: Point) -> int:
     if point.hardware.device == "emulated" or point.kind in ("comm", "feed"):
         return 0
     model = models.of(point.workload)
-    counted = walk.forward_operations if point.workload.pass_ == "forward" else walk.training_operations
+    counted = layers.forward_operations if point.workload.pass_ == "forward" else layers.training_operations
     return counted(model.layers, model.input.shape)
 
 

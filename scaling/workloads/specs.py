@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from scaling.records.point import Optimizer, Record, Unit
-from scaling.workloads import walk
-from scaling.workloads.layers import Layer, Shape
+from scaling.workloads.layers import Layer, Placed, Shape, walk
 
 
 class Images(Record, frozen=True, kw_only=True):
@@ -128,6 +127,6 @@ class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
         return self.input.words
 
     @cached_property
-    def placed(self) -> tuple[walk.Placed, ...]:
+    def placed(self) -> tuple[Placed, ...]:
         """Return its layers with shapes. Raises UsageError if its size is impossible."""
-        return walk.walk(self.layers, self.input.shape)
+        return walk(self.layers, self.input.shape)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scaling import files
 from scaling.errors import UsageError
 from scaling.text import one_line
-from scaling.workloads import walk
+from scaling.workloads import layers
 from scaling.workloads.layers import BatchNorm, Dense, Parameter, Shape
 from scaling.workloads.specs import ModelSpec
 
@@ -40,7 +40,7 @@ def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
     or read from the model's file. Each core of this process draws one; twice as many are in memory at most. Raises
     UsageError for a file of another network."""
     kept = of_file(spec).trained if spec.weights else ()
-    parameters = walk.parameters(spec.layers, spec.input.shape)
+    parameters = layers.parameters(spec.layers, spec.input.shape)
 
     def value(index: int, parameter: Parameter, known: Array | None) -> Array:
         return values(parameter, Random(np.random.SFC64((seed, index)))) if known is None else known
@@ -57,7 +57,7 @@ def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
 
 
 def names(spec: ModelSpec) -> list[str]:
-    return list(walk.parameters(spec.layers, spec.input.shape))
+    return list(layers.parameters(spec.layers, spec.input.shape))
 
 
 def statistics(spec: ModelSpec) -> tuple[tuple[Array, Array], ...]:
@@ -138,7 +138,7 @@ def _refused(spec: ModelSpec, why: str) -> UsageError:
 
 
 def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
-    wanted = walk.parameters(spec.layers, spec.input.shape)
+    wanted = layers.parameters(spec.layers, spec.input.shape)
     if set(found) == set(wanted):
         found = {name: found[name] for name in wanted}
     elif spec.weights.endswith(SAFETENSORS):

@@ -1,7 +1,7 @@
 """Does what "try" suggests lower the loss that it is said to lower?
 
 Runs each setting with and without the suggested flag, alternately in the same minutes. Prints the share of the
-cause in both, with its 95 % interval. A suggestion of scaling/report/advice.py must go if its
+cause in both, with its 95 % interval. A suggestion of scaling/report/answer.py must go if its
 cause does not become significantly smaller. Options that are no suggestions are here to be tried.
 
 python -m tests.bench.advice [NAME...]      (all; those in the lab need root)

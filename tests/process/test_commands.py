@@ -28,7 +28,7 @@ from scaling.frameworks.fake.strategy import Fake
 
 class Mine(Fake):
     names = ("mine.rings:ring",)
-    trainer = "scaling.frameworks.fake.trainer"
+    trainer = "scaling.frameworks.fake.strategy"
 """
 
 

@@ -48,14 +48,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # The fake strategy, but that its workers say in which Python they run.
 PLANTED = """
 import sys
-from scaling.frameworks.fake import strategy, trainer
+from scaling.frameworks.fake import strategy
 
 class Planted(strategy.Fake):
     names = ("planted.strategy:plain",)
     trainer = "planted.strategy"
 
 def connect(task):
-    made = trainer.connect(task)
+    made = strategy.connect(task)
     made.device_name = sys.executable
     return made
 """

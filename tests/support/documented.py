@@ -20,7 +20,7 @@ BEGINS = re.compile(rf"(?:\w+=\S+ )*(?:(?:{PROGRAMS})\s|\./launch/\w|(?:\./)?\.v
 EXAMPLE = re.compile(r"""(?:for example:?|Start it[^:\n]*:)\s+((?:mpirun|python|\./launch/)[^"'\n]+)""")
 COMMENTED = re.compile(r"^# {3}((?:sbatch|kubectl|mpirun|\./launch/).*)", re.M)
 # The files whose docstrings are help pages.
-HELPS = ("flags.py", "completion.py")
+HELPS = ("flags.py", "__main__.py")
 # Prose on the line of a command is set apart by spaces.
 PROSE = re.compile(r"\s{3,}\S.*|\s+#.*")
 

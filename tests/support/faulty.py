@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.frameworks.base import Helper, Trainer
-from scaling.frameworks.fake.strategy import Fake
-from scaling.frameworks.fake.trainer import FakeTrainer
+from scaling.frameworks.fake.strategy import Fake, FakeTrainer
 from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Point
 from scaling.records.task import Task

@@ -22,7 +22,7 @@ from tests.support.children import marked
 from tests.support.points import TASK, changed
 from tests.support.waiting import eventually
 
-IMPORTED = "scaling.frameworks.fake.trainer"
+IMPORTED = "scaling.frameworks.fake.strategy"
 BASE = {**os.environ, "PLANTED": "by the agent"}
 HANGS = "import pathlib, time; pathlib.Path(__file__).with_suffix('.begun').touch(); time.sleep(3600)"
 STEP = Run(windows=1, steps=2, measured=True)

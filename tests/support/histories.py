@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling.tools.history import page
+from scaling.tools.history.__main__ import page
 from scaling.tools.history.lines import RunLine, Unreadable, lettered, line
 from tests.support import hostile
 from tests.support.compared_runs import without_noise
@@ -32,4 +32,4 @@ def history_lines() -> list[RunLine]:
 
 def history_page() -> str:
     """One page of all of them, and of a run that cannot be read."""
-    return page.render(hostile.HOST, history_lines(), [Unreadable(run=hostile.NOTE, reason=hostile.NETWORK)])
+    return page(hostile.HOST, history_lines(), [Unreadable(run=hostile.NOTE, reason=hostile.NETWORK)])

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent.child import Child
-from scaling.frameworks.fake.trainer import FakeTrainer
+from scaling.frameworks.fake.strategy import FakeTrainer
 from scaling.records.events import Announce, Event, Exit, Hello, Ready
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Command, Task

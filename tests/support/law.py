@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
     frozenset({"run", "check", "compare", "history", "importers", "predict"}),
-    frozenset({"bisect", "completion"}),
+    frozenset({"bisect"}),
     frozenset({"certify"}),
     frozenset({"__main__"}),
 )
@@ -38,7 +38,7 @@ USERS: Mapping[str, frozenset[str]] = {
     "zmq": frozenset({"transport/zmq.py"}),
     "rich": frozenset({"sweep/view/live.py", "report/formats/screen.py", "report/formats/terminal.py"}),
     "matplotlib": frozenset(f"report/formats/plots/{name}.py" for name in ("curves", "draw", "sheet")),
-    "jinja2": frozenset({"report/formats/html/page.py"}),
+    "jinja2": frozenset({"report/formats/html/__init__.py"}),
 }
 # Whose folder a framework is at home in; Horovod binds to each.
 HOMES: Mapping[str, tuple[str, ...]] = {
@@ -50,8 +50,8 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("jax", "jaxlib"), ("frameworks/jax/",)),
     "horovod": ("frameworks/",),
 }
-# Beside `<command>/flags.py`: what all commands do with their flags.
-FLAGS = frozenset({"command.py", "completion.py"})
+# Beside `<command>/flags.py`: what all commands do with their flags, and the flags of `scaling` alone.
+FLAGS = frozenset({"command.py", "__main__.py"})
 
 
 class Import(NamedTuple):

@@ -19,8 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.fake.strategy import Fake
-from scaling.frameworks.fake.trainer import FakeTrainer
+from scaling.frameworks.fake.strategy import Fake, FakeTrainer
 from scaling.frameworks.network_env import nccl_log
 from scaling.records.point import Record
 from scaling.records.task import Task

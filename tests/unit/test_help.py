@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from scaling import completion
 from scaling.__main__ import COMMANDS
+from scaling.__main__ import _own as scaling
 from scaling.errors import UsageError, near, not_one_of
 from scaling.report import flags as report
 from scaling.run import flags as run
@@ -24,11 +24,6 @@ from scaling.tools.history import flags as history
 from scaling.tools.importers import flags as importers
 from scaling.tools.lab import flags as lab
 from scaling.tools.predict import flags as predict
-
-
-def scaling(argv: Sequence[str]) -> int:
-    return completion.run("scaling", argv, COMMANDS)
-
 
 PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "": scaling,

@@ -295,7 +295,7 @@ def _cause(
     )  # fmt: skip
 
 
-# Bars show them in this order. report/advice.py has what to try against each.
+# Bars show them in this order. report/answer.py has what to try against each.
 CAUSES = (
     _cause(11, "contention", "contention", ("conten-", "tion"), "#e69f00",
            "contention, devices slow each other while all compute"),

@@ -16,13 +16,17 @@ The script gives the seconds of a step. With N ranks:
 
 A sample adds sample_s to step_s. A forward pass takes a third of compute, both passes take 0.9 of it. Each time is
 multiplied by seeded noise. So the right speedup, efficiency and loss by cause can be computed by hand.
+
+Tests replace the trainer's clock; then nothing sleeps.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import gzip
 import os
+import random
 import resource
 import signal
 import socket
@@ -30,14 +34,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from scaling.frameworks.base import SKILLS, Helper, Option, Strategy, Traits
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.frameworks.abilities import Learnt, Tracer
+from scaling.frameworks.base import SKILLS, Helper, Option, Strategy, Trainer, Traits
+from scaling.records.point import BESIDE, EXCHANGING, Pass
 from scaling.records.task import Task
+from scaling.workloads import models, weights
 
 # ---------------------------------------------------------------- faults
 #
-# The faults that the scripted strategy plants in a worker.
+# The faults that the strategy plants in a worker.
 
 
 # Above the limit of a test's cgroup, below the memory of any machine.
@@ -151,8 +163,7 @@ class Fake(Strategy):
     names = ("fake:plain",)
     baseline = "fake:plain"
     options = OPTIONS
-    trainer = "scaling.frameworks.fake.trainer"
-    server = "scaling.frameworks.fake.strategy"
+    trainer = server = __name__
 
     def traits(self, name: str) -> Traits:
         words = name.partition(":")[2].split("-")
@@ -191,3 +202,244 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         while True:
             server.accept()[0].close()
+
+
+# ---------------------------------------------------------------- traffic
+#
+# In each step every rank sends `traffic_bytes` to rank 0 and receives them back.
+
+
+CONNECT_S = 20.0
+CHUNK_BYTES = 1 << 20
+
+
+class Star:
+    """TCP connections of one point, with rank 0 in the centre, on its reserved port."""
+
+    def __init__(self, task: Task, count_bytes: int) -> None:
+        """Connect all ranks. Raises OSError if the port is taken or rank 0 cannot be reached."""
+        self._count_bytes, self._chunk = count_bytes, memoryview(bytearray(CHUNK_BYTES))
+        where, self._central = (task.address, task.ports[0]), task.rank == 0
+        if not self._central:
+            self._peers = [_connect(where)]
+            return
+        count = task.point.world_size - 1
+        with socket.create_server(where, backlog=count) as server:
+            server.settimeout(CONNECT_S)
+            self._peers = [server.accept()[0] for _ in range(count)]
+        for peer in self._peers:
+            peer.settimeout(None)
+
+    def exchange(self) -> None:
+        for act in (self._receive, self._send) if self._central else (self._send, self._receive):
+            for peer in self._peers:
+                act(peer)
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.close()
+
+    def _send(self, peer: socket.socket) -> None:
+        for left in range(self._count_bytes, 0, -CHUNK_BYTES):
+            peer.sendall(self._chunk[:left])
+
+    def _receive(self, peer: socket.socket) -> None:
+        left = self._count_bytes
+        while left > 0:
+            if not (got := peer.recv_into(self._chunk, min(CHUNK_BYTES, left))):
+                raise ConnectionError("connection closed by peer")
+            left -= got
+
+
+def _connect(where: tuple[str, int]) -> socket.socket:
+    deadline_s = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            return socket.create_connection(where)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.02)
+
+
+# ---------------------------------------------------------------- trainer
+
+# The fraction of a step's compute that each pass takes.
+PARTS: Mapping[Pass, float] = {"forward": 1 / 3, "backward": 0.9, "step": 1.0}
+
+# Shorter feeds cannot be timed.
+LEAST_FEED_S = 1e-4
+
+
+class FakeTrainer:
+    """A trainer that sleeps by its script. `clock` and `sleep` may be virtual."""
+
+    parameters = 1000
+    gradient_bytes = 4000
+    device_name = "fake"
+
+    def __init__(
+        self, task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.versions: dict[str, str] = {}
+        self.notes: tuple[str, ...] = ()
+        self._task = task
+        self._script = Fake.options_of(task.point)
+        self._clock, self._sleep = clock, sleep
+        point = task.point
+        # Ranks of a point share its noise: in lock-step they are equally slow.
+        self._random = random.Random(f"{task.seed}/{point.key}")
+        self._step_s = scripted_step_s(task, self._script) * self._deviation("round_noise")
+        self._due_s = 0.0
+        self._stepped = False
+        self._steps = 0
+        self.star: Star | None = None
+        traits = Fake().traits(point.strategy)
+        self._drives = traits.drives
+        self.samples = 0
+        self.rates: list[float] = []
+        if point.kind in EXCHANGING and not traits.synchronous:
+            self.staleness = lambda: point.world_size - 1.0
+
+    def step(self) -> None:
+        """Sleep until the scripted end. It is an absolute time, so delays do not add up."""
+        self._steps += 1
+        self._stepped = True
+        if self._steps == self._script["fail_step"]:
+            self._plant(FAULTS)
+        now_s = self._clock()
+        begin_s = self._due_s if 0 <= now_s - self._due_s < 0.5 * self._step_s else now_s
+        self._due_s = begin_s + self._step_s * self._deviation("noise")
+        self._sleep(max(0.0, self._due_s - now_s))
+        if self.star is not None:
+            self.star.exchange()
+        point = self._task.point
+        if point.kind != "comm":
+            alone = self._drives == "device" or point.kind in ("solo", "each", *BESIDE)
+            self.samples += point.workload.batch_size if alone else point.global_batch_size
+
+    def unsynced_step(self) -> None:
+        exchange_s = self._script["exchange_s"] if self._task.point.world_size > 1 else 0.0
+        star, self.star, self._step_s = self.star, None, self._step_s - exchange_s
+        self.step()
+        self.star, self._step_s = star, self._step_s + exchange_s
+
+    def tracers(self) -> list[Tracer]:
+        return [FakeTracer(self._clock, fails=self._fails("trace"))]
+
+    def sync(self) -> None:
+        """Start the schedule anew after a pause. No step runs in the background."""
+        if not self._stepped:
+            self._due_s = 0.0
+        self._stepped = False
+
+    def loss(self) -> float | None:
+        if self._task.point.kind in ("comm", "feed") or not self._task.point.workload.trains:
+            return None
+        nan = self._fails("nan") and self._steps >= self._script["fail_step"]
+        return float("nan") if nan else 2.3 * 0.99**self._steps
+
+    def set_rate(self, rate: float) -> None:
+        self.rates.append(rate)
+
+    def average_statistics(self) -> None:
+        """Do nothing: there are no statistics."""
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        return np.zeros(len(inputs), np.int64)
+
+    def learnt(self) -> Learnt:
+        return Learnt(dict(weights.draw(models.at(self._task.point), self._task.seed)), ())
+
+    def digest(self) -> str | None:
+        if self._steps and self._fails("digest-raise"):
+            raise RuntimeError("scripted failure of the digest")
+        return f"differs-{self._task.rank}" if self._fails("digest") else "fake" if self._steps else "begun"
+
+    def peak_memory_bytes(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Close the connections. The faults that follow the result are planted here."""
+        self._plant(LEAVING_FAULTS)
+        if self.star is not None:
+            self.star.close()
+
+    def _deviation(self, option: str) -> float:
+        sigma = self._script[option]
+        return max(0.1, self._random.gauss(1.0, sigma)) if sigma else 1.0
+
+    def _fails(self, fault: str) -> bool:
+        script, point = self._script, self._task.point
+        return (
+            script["fail"] == fault
+            and script["fail_kind"] == point.kind
+            and script["fail_rank"] == self._task.rank
+            and script["fail_world"] in (0, point.world_size)
+            and script["fail_cores"] == point.hardware.cores
+            and script["fail_batch"] <= point.workload.batch_size
+        )
+
+    def fail_early(self) -> None:
+        self._plant(EARLY_FAULTS)
+
+    def _plant(self, faults: Mapping[str, Fault]) -> None:
+        for planted, act in faults.items():
+            if self._fails(planted):
+                act(self._task)
+
+
+class FakeTracer(Tracer):
+    """A tracer that writes one event, from its start to its end."""
+
+    def __init__(self, clock: Callable[[], float], *, fails: bool) -> None:
+        self._clock, self._fails = clock, fails
+
+    def start(self, path: Path) -> None:
+        if self._fails:
+            raise RuntimeError("a profiler that does not start")
+        self._path, self._begun_s = path, self._clock()
+
+    def stop(self) -> None:
+        begun_us, end_us = 1e6 * self._begun_s, 1e6 * self._clock()
+        event = {"ph": "X", "name": "steps", "pid": 0, "tid": 0, "ts": begun_us, "dur": end_us - begun_us}
+        self._path.write_bytes(gzip.compress(msgspec.json.encode({"traceEvents": [event]}), mtime=0))
+
+
+def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
+    """Return the seconds of one step of this rank without noise, by the formula above."""
+    point = task.point
+    several, slowed = point.world_size > 1, 1.0 + script["slow_by"] * (script["slow_host"] in task.hosts)
+    alone_s = (script["step_s"] + script["sample_s"] * point.workload.batch_size) * PARTS[point.workload.pass_]
+    alone_s *= script["cpu_times"] if point.hardware.cores else 1
+    compute_s = alone_s * (1.0 + script["contention"] * several)
+    slowest_s = compute_s * (1.0 + script["straggle"] * several)
+    feed_s = script["feed_s"] * (1.0 + script["feed_contention"] * several)
+    beside_s = slowest_s if task.rank == point.world_size - 1 else compute_s
+    exchange_s = script["exchange_s"] * slowed * several
+    seconds: float = {
+        "solo": alone_s + script["feed_s"],
+        "each": alone_s + script["feed_s"],
+        "together": beside_s + feed_s,
+        "held": beside_s,
+        "feed": max(feed_s, LEAST_FEED_S),
+        "comm": script["comm_s"] * slowed,
+    }.get(point.kind, slowest_s + feed_s + exchange_s + script["overhead_s"])
+    return seconds
+
+
+def connect(task: Task) -> Trainer:
+    script = Fake.options_of(task.point)
+    trainer = FakeTrainer(task)
+    trainer.fail_early()
+    if script["helper"] and task.point.kind == "exchange":
+        host, _, port = os.environ["FAKE_SERVER"].rpartition(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+    if script["traffic_bytes"] and task.point.kind in EXCHANGING and task.point.world_size > 1:
+        trainer.star = Star(task, script["traffic_bytes"])
+    time.sleep(script["start_s"])
+    return trainer
+
+
+# The script also says how long a feed takes.
+pipeline = connect

@@ -8,10 +8,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from scaling.frameworks.abilities import Rank, Tracer, pack
+from scaling.frameworks.abilities import Rank, Tracer, pack, until_it_listens
 from scaling.frameworks.base import timeout_s
 from scaling.frameworks.horovod.strategy import options_of
-from scaling.frameworks.listening import until_it_listens
 from scaling.records.task import Task
 
 

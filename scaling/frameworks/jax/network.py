@@ -13,10 +13,9 @@ from jax import lax
 from numpy.typing import NDArray
 
 from scaling.frameworks import outside
-from scaling.workloads import layers, sequences, walk, weights
-from scaling.workloads.layers import Layer, Shape
+from scaling.workloads import layers, sequences, weights
+from scaling.workloads.layers import Layer, Shape, Walk
 from scaling.workloads.specs import ModelSpec
-from scaling.workloads.walk import Walk
 
 Arrays: TypeAlias = dict[str, jax.Array]
 # Mean and variance of each batch norm, in order.
@@ -28,7 +27,7 @@ class Network:
 
     def __init__(self, spec: ModelSpec, seed: int) -> None:
         self.spec, self._seed = spec, seed
-        trained = walk.parameters(spec.layers, spec.input.shape)
+        trained = layers.parameters(spec.layers, spec.input.shape)
         self.shapes = {name: each.shape for name, each in trained.items()}
 
     def first(self) -> dict[str, NDArray[np.float32]]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 
-from scaling.frameworks import collective_bytes, cuda, network_env, options
+from scaling.frameworks import cuda, network_env, options
 from scaling.frameworks.base import PASSES, SKILLS, Option, Strategy, Traits
 from scaling.hosts import gpus
+from scaling.records import crossing
 from scaling.records.crossing import Bounds
 from scaling.records.point import EXCHANGING, Device, Point
 from scaling.records.task import Task
@@ -107,9 +108,9 @@ class OnMesh(JaxStrategy):
         if task.point.strategy != SHARDED:
             return super().bytes_per_step(task, gradient_bytes)
         hosts, nccl = task.hosts, self.by_nccl(task.point)
-        gathered = collective_bytes.all_gather(gradient_bytes, hosts, nccl=nccl)
-        reduced = collective_bytes.reduce_scatter(gradient_bytes, hosts, nccl=True)
-        return collective_bytes.total(gathered, reduced if nccl else _halved(gradient_bytes, hosts))
+        gathered = crossing.all_gather(gradient_bytes, hosts, nccl=nccl)
+        reduced = crossing.reduce_scatter(gradient_bytes, hosts, nccl=True)
+        return crossing.total(gathered, reduced if nccl else _halved(gradient_bytes, hosts))
 
 
 def _halved(size_bytes: int, hosts: Sequence[str]) -> Bounds:

@@ -8,9 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from scaling.frameworks.abilities import digest_of
+from scaling.frameworks.abilities import digest_of, until_it_listens
 from scaling.frameworks.base import Trainer, timeout_s
-from scaling.frameworks.listening import until_it_listens
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.loop import Exchange, GradientExchange, Training
 from scaling.frameworks.mx.optimizers import CountingSGD

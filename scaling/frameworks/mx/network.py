@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from scaling.frameworks.mx.library import mx
 from scaling.workloads import layers, sequences, weights
-from scaling.workloads.layers import Layer, Shape
+from scaling.workloads.layers import Layer, Shape, Walk
 from scaling.workloads.specs import ModelSpec
-from scaling.workloads.walk import Walk
 
 # ---------------------------------------------------------------- blocks
 #

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from scaling.frameworks.listening import LOOK_S, refuses, until_it_listens
+from scaling.frameworks.abilities import LOOK_S, refuses, until_it_listens
 from scaling.frameworks.mx import importing
 from scaling.frameworks.mx.strategies import node_of
 from scaling.records.task import Task

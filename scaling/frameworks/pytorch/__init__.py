@@ -29,8 +29,7 @@ FRAMEWORK = Framework(
     },
     essential=("torch", "nvidia-nccl-cu13", "nvidia-nccl-cu12", horovod.PACKAGE),
     built_for_cuda=installed.cuda,
-    all_reduce="scaling.frameworks.pytorch.all_reduce",
-    device_rates="scaling.frameworks.pytorch.device_rates",
+    preflight="scaling.frameworks.pytorch.preflight",
     defaults={"cpu": "gloo", "cuda": "nccl", "emulated": "gloo"},
     exchanges={
         "": Exchange(overlap="ddp", messages="buckets"),

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, distributed
 
 from scaling import frameworks
+from scaling.frameworks.abilities import until_it_listens
 from scaling.frameworks.base import timeout_s
-from scaling.frameworks.listening import until_it_listens
 from scaling.frameworks.pytorch import installed
 from scaling.records.task import Task
 

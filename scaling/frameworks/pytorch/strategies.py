@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from scaling.emulated.layers import DEFAULT_BUCKET_MB
-from scaling.frameworks import collective_bytes, network_env, options
+from scaling.frameworks import network_env, options
 from scaling.frameworks.base import PASSES, SKILLS, Helper, Option, Strategy, Traits, WithNccl, read_own_options
 from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.options import accumulated, count_from_0, one_of, positive_number
@@ -172,8 +172,8 @@ class DDP(WithNccl, TorchDistributed):
         reduced = super().bytes_per_step(task, gradient_bytes)
         if reduced is None or self.updates_all(task.point):
             return reduced
-        updated = collective_bytes.broadcast(gradient_bytes, task.hosts, nccl=self.by_nccl(task.point))
-        return collective_bytes.total(reduced, updated)
+        updated = crossing.broadcast(gradient_bytes, task.hosts, nccl=self.by_nccl(task.point))
+        return crossing.total(reduced, updated)
 
 
 # ---------------------------------------------------------------- FSDP2
@@ -255,15 +255,15 @@ class FSDP2(TorchDistributed):
             bounds
             for hosts in shard_groups(task.hosts, group)
             for bounds in (
-                *[collective_bytes.all_gather(gathered, hosts, nccl=nccl)] * gathers,
-                collective_bytes.reduce_scatter(gradient_bytes, hosts, nccl=nccl),
+                *[crossing.all_gather(gathered, hosts, nccl=nccl)] * gathers,
+                crossing.reduce_scatter(gradient_bytes, hosts, nccl=nccl),
             )
         ]
         repeating = [
-            collective_bytes.all_reduce(gradient_bytes / group, hosts, nccl=nccl)
+            crossing.all_reduce(gradient_bytes / group, hosts, nccl=nccl)
             for hosts in replica_groups(task.hosts, group)
         ]
-        return collective_bytes.total(*sharing, *repeating)
+        return crossing.total(*sharing, *repeating)
 
 
 def group_size(point: Point) -> int:

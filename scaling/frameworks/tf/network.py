@@ -15,9 +15,8 @@ from keras import KerasTensor, ops
 from numpy.typing import NDArray
 
 from scaling.workloads import layers, sequences, weights
-from scaling.workloads.layers import Layer, Parameter, Shape
+from scaling.workloads.layers import Layer, Parameter, Placed, Shape, Walk
 from scaling.workloads.specs import Images, ModelSpec
-from scaling.workloads.walk import Placed, Walk
 
 # ---------------------------------------------------------------- layers
 #

@@ -43,7 +43,7 @@ START_S = 90.0  # imports from a shared file server, connections, and one size t
 LIMIT_S = START_S + 2 * BUDGET_S
 MOST_BYTES = 256_000_000
 MEMORY_SHARE = 0.25  # of a node's memory, for tensors and the library's buffers of the same size
-FRAMEWORK = frameworks.all_reducing()
+FRAMEWORK = frameworks.of_preflight()
 
 
 Key = TypeVar("Key", bound=Hashable)

@@ -42,7 +42,7 @@ from scaling.hosts import gpus, proc
 from scaling.hosts.info import code_hash
 from scaling.records.messages import Signalled
 from scaling.records.network import Place
-from scaling.records.task import AskedAllReduce, AskedDeviceRates
+from scaling.records.task import AskedDeviceRates
 from scaling.text import one_line, signal_name
 from scaling.tools.check.facts import (
     RANK_DECODER,
@@ -66,7 +66,7 @@ from scaling.transport.base import Cluster, send_news
 # ---------------------------------------------------------------- the host
 # Its limits, shared memory, resolved names, and the load of other programs.
 
-FRAMEWORK = frameworks.all_reducing()
+FRAMEWORK = frameworks.of_preflight()
 SHM = Path("/dev/shm")
 RESOLVE_S = 2.0
 WATCH_S = 0.4
@@ -480,8 +480,7 @@ class Prober:
 # One rank's processes that measure by a framework: timed all-reduces, and the rates of its device.
 
 
-PROCESS = FRAMEWORK.all_reduce
-RATES_PROCESS = FRAMEWORK.device_rates
+PROCESS = FRAMEWORK.preflight
 TAIL_BYTES = 4000
 KILLED_S = 5.0  # a process that a driver holds survives SIGKILL
 FOR_GOOD = math.inf
@@ -520,12 +519,11 @@ class Processes:
             return Told(number=number, error=one_line(str(failed)))
 
     def _start(self, order: Start, environ: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        module = PROCESS if isinstance(order.asked, AskedAllReduce) else RATES_PROCESS
         with self._lock:
             if order.number <= self._over:
                 raise InterruptedError("cancelled before it started")
             self._process = subprocess.Popen(
-                [environment.python_of(FRAMEWORK.name, self._environ), "-m", module],
+                [environment.python_of(FRAMEWORK.name, self._environ), "-m", PROCESS],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

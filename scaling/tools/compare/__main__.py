@@ -16,9 +16,22 @@ from scaling.errors import UsageError
 from scaling.report.archive import unpacked
 from scaling.report.formats import markdown, terminal
 from scaling.text import readable
-from scaling.tools.compare import flags, formats, found, launches, verdicts
+from scaling.tools.compare import flags, launches, verdicts
 from scaling.tools.compare.flags import NAME, Asked
-from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Side, Unit, cost
+from scaling.tools.compare.found import (
+    ENOUGH_RUNS,
+    METRICS,
+    Found,
+    Metric,
+    Side,
+    Unit,
+    benchmark,
+    cost,
+    document,
+    json,
+    junit,
+    read,
+)
 
 Sides = tuple[tuple[Row, ...], ...]
 ASSUMED = (
@@ -30,8 +43,8 @@ ASSUMED = (
 def compare(asked: Asked) -> Found:
     """Compare both sides by cell. Raises UsageError if runs are unreadable, not alike, or measured no exchange."""
     anyway = asked.although_different
-    before = found.read("BASE", asked.base, although_different=anyway)
-    after = found.read("NEW", asked.new, although_different=anyway)
+    before = read("BASE", asked.base, although_different=anyway)
+    after = read("NEW", asked.new, although_different=anyway)
     counts = len(before.folders), len(after.folders)
     unit: Unit = "runs" if min(counts) >= ENOUGH_RUNS else "rounds"
     differences = differing((*before.headers, *after.headers))
@@ -113,15 +126,15 @@ def exit_code(found: Found, *, require_proof: bool) -> int:
 def rendered(found: Found, asked: Asked, code: int) -> str:
     match asked.format:
         case "table":
-            return terminal.draw(formats.document(found), color=has_color(asked.output))
+            return terminal.draw(document(found), color=has_color(asked.output))
         case "markdown":
-            return markdown.draw(formats.document(found, verdict_first=True))
+            return markdown.draw(document(found, verdict_first=True))
         case "json":
-            return formats.json(found, code)
+            return json(found, code)
         case "junit":
-            return formats.junit(found, require_proof=asked.require_proof)
+            return junit(found, require_proof=asked.require_proof)
         case "github-action-benchmark":
-            return formats.benchmark(found)
+            return benchmark(found)
 
 
 def _act(argv: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ import typer
 
 from scaling.command import command
 from scaling.errors import UsageError
-from scaling.tools.lab import files, lifecycle, shapes, state
+from scaling.tools.lab import lifecycle, shapes, state
 from scaling.tools.lab.state import Lab
 
 NAME = "scaling lab"
@@ -61,7 +61,7 @@ def up(
 ) -> None:
     """Create a lab; one that is already up stays unchanged."""
     lab = lifecycle.up(shapes.shape(name, nodes, slots, nic or ()), say)
-    _show(lab, *files.how_to_use(lab))
+    _show(lab, *lifecycle.how_to_use(lab))
 
 
 @app.command()
@@ -78,7 +78,7 @@ def status(name: Annotated[str, _WHICH] = "") -> None:
     if name:
         shapes.check_name(name)
         state.load(name)
-    shown = [line for each in ([name] if name else state.names()) for line in files.status(each)]
+    shown = [line for each in ([name] if name else state.names()) for line in lifecycle.status(each)]
     _print(*(shown or ["no lab is up"]))
 
 
@@ -118,7 +118,7 @@ def _show(lab: Lab, *more: str) -> None:
     for nic in lab.nics:
         if warning := shapes.too_fast(nic.name, nic.shaped_bits_per_s, len(lab.nodes)):
             say(f"warning: {warning}")
-    _print(*files.described(lab), *more)
+    _print(*lifecycle.described(lab), *more)
 
 
 def _print(*lines: str) -> None:

@@ -41,7 +41,7 @@ def feed(task: Task, spec: ModelSpec) -> Feed:
     point, workload = task.point, task.point.workload
     known, size, rank = data.spec(workload.data), workload.batch_size, {"seed": task.seed, "rank": task.rank}
     if known.format == "made":
-        from scaling.workloads.feeds.sequences import synthetic
+        from scaling.workloads.feeds.batches import synthetic
 
         return Fixed(synthetic(spec, batch_size=size, **rank))
     found = samples(task, spec, "train")
@@ -159,7 +159,7 @@ def _samples(name: str, data_dir: str, split: Split, given: Input, target: Targe
 
 def _sequences(found: DataSpec, place: Path, split: Split, tokens: Tokens, target: Target) -> Samples:
     from scaling.workloads.data import texts
-    from scaling.workloads.feeds.sequences import Labelled, Windows
+    from scaling.workloads.feeds.batches import Labelled, Windows
 
     if found.format == "acl":
         return Labelled(*texts.read_reviews(place, found, split, length=tokens.length, words=tokens.words))

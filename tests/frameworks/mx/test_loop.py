@@ -117,13 +117,13 @@ def test_on_emulated_devices_only_the_compute_is_another(name: str) -> None:
 UNFED = """
 import sys
 from scaling.frameworks import feeding
-from scaling.frameworks.mx import native_feed
+from scaling.frameworks.mx import loop
 from scaling.workloads import models
 from tests.support import native_feeds, written
 
 _, unfed = native_feeds.ranks("mxnet:plain", "recordio", sys.argv[1])
 try:
-    feeding.opened(unfed, models.of(unfed.point.workload), native_feed.Records)
+    feeding.opened(unfed, models.of(unfed.point.workload), loop.Records)
 except feeding.FeedError as error:
     print(error)
 """

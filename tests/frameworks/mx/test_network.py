@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaling.workloads import models, walk
+from scaling.workloads import layers, models
 from tests.frameworks.mx import needs_mxnet, said
 
 pytestmark = needs_mxnet
@@ -25,7 +25,7 @@ def test_networks_have_the_parameters_that_were_published() -> None:
     """At full size, in the description's order and shapes, and none beside."""
     wanted = []
     for name, spec in models.CATALOGUE.items():
-        named = walk.parameters(spec.layers, spec.input.shape)
+        named = layers.parameters(spec.layers, spec.input.shape)
         assert sum(each.size for each in named.values()) == spec.parameters
         wanted += [" ".join(map(str, (name, path, *each.shape))) for path, each in named.items()]
     assert said(COUNTED).splitlines() == wanted

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
-from scaling.frameworks.listening import LOOK_S
+from scaling.frameworks.abilities import LOOK_S
 from scaling.frameworks.mx import ps_lite
 from scaling.frameworks.mx.strategies import DistKvstore
 from scaling.plan import tasks

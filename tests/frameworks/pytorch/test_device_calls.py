@@ -14,9 +14,9 @@ import torch
 from msgspec.structs import replace
 from torch import distributed
 
-from scaling.frameworks.pytorch import ddp_trainer, device_rates, group
-from scaling.frameworks.pytorch.device_rates import by_clock
+from scaling.frameworks.pytorch import ddp_trainer, group, preflight
 from scaling.frameworks.pytorch.loop import Training
+from scaling.frameworks.pytorch.preflight import by_clock
 from scaling.hosts import proc
 from scaling.records.events import Event
 from scaling.records.point import Kind
@@ -183,7 +183,7 @@ def test_nccl_connects_on_the_rank_s_own_device_before_it_is_ready(
 
 
 @pytest.fixture
-def probe(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> device_rates.Probe:
+def probe(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> preflight.Probe:
     """The probe of GPU 3, with small tensors and no time for repeats; what it allocates is noted."""
 
     def allocating(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,11 +198,11 @@ def probe(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> device_rates.Pro
     asked = AskedDeviceRates(
         task=task, device=DeviceRates(launch_rank=3, host="node1", device="cuda", name="a GPU"), host_bytes=64
     )
-    made = device_rates.Probe(asked)
-    monkeypatch.setattr(device_rates, "GPU_ROWS", 8)
-    monkeypatch.setattr(device_rates, "GPU_COPY_BYTES", 64)
+    made = preflight.Probe(asked)
+    monkeypatch.setattr(preflight, "GPU_ROWS", 8)
+    monkeypatch.setattr(preflight, "GPU_COPY_BYTES", 64)
     for name in ("WARM_UP_S", "MATRIX_S", "COPY_S", "TRANSFER_S", "STEP_S"):
-        monkeypatch.setattr(device_rates, name, 0.0)
+        monkeypatch.setattr(preflight, name, 0.0)
     for name in ("randn", "ones"):
         monkeypatch.setattr(torch, name, allocating(getattr(torch, name)))
     calls.clear()
@@ -212,9 +212,7 @@ def probe(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> device_rates.Pro
 TIMED = ["mark", "reached", "mark", "reached", "reached"]
 
 
-def test_a_rate_is_timed_by_events_of_a_queue_that_stays_filled(
-    probe: device_rates.Probe, calls: list[str]
-) -> None:
+def test_a_rate_is_timed_by_events_of_a_queue_that_stays_filled(probe: preflight.Probe, calls: list[str]) -> None:
     told = probe.rates()
     assert told.error == ""
     repeats = ["mark", *TIMED] * 2  # the first ones warm up
@@ -229,14 +227,14 @@ def test_a_rate_is_timed_by_events_of_a_queue_that_stays_filled(
     assert noted[-16:] == ["mark", "step", "mark", "reached", "step", "mark", "reached", "reached"] * 2
 
 
-def test_the_median_repeat_of_a_gpu_counts(probe: device_rates.Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_median_repeat_of_a_gpu_counts(probe: preflight.Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_by_events", lambda _work, _budget_s: [4.0, 1.0, 2.0])
     told = probe.rates()
     assert (told.samples_per_s, told.copy_bytes_per_s, told.to_device_bytes_per_s) == (4 / 2, 2 * 64 / 2, 64 / 2)
     assert told.matrix_flops_per_s == 2 * 8**3 / 2
 
 
-def test_rates_before_a_failure_are_kept(probe: device_rates.Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_before_a_failure_are_kept(probe: preflight.Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 1 GiB")
 
@@ -255,7 +253,7 @@ Script = Callable[[Sequence[tuple[float, float]], float], list[float]]
 def timed(monkeypatch: pytest.MonkeyPatch) -> Script:
     """Times repeats that take (seconds, of which the thread waits) in turn, with a budget."""
     clock, waited_s = Clock(), 0.0
-    monkeypatch.setattr(device_rates, "perf_counter", clock)
+    monkeypatch.setattr(preflight, "perf_counter", clock)
     monkeypatch.setattr(proc, "queued_s", lambda: waited_s)
 
     def call(script: Sequence[tuple[float, float]], budget_s: float) -> list[float]:
@@ -278,7 +276,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Script:
         ([(1.0, 0.0), (3.0, 2.0), (2.5, 0.5), (1.0, 0.0)], 4.5, [1.0, 1.0, 2.0, 1.0]),
         ([(1.0, 0.0)] * 9, 3.0, [1.0] * 3),
         ([(2.0, 1.0)] * 9, 3.0, [1.0] * 3),  # on crowded cores it takes longer
-        ([(3.0, 3.0)] * 9, 3.0, [0.0] * device_rates.CROWDED),  # repeats that only wait end in time
+        ([(3.0, 3.0)] * 9, 3.0, [0.0] * preflight.CROWDED),  # repeats that only wait end in time
         ([(100.0, 0.0)], 0.1, [100.0]),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from scaling.frameworks.pytorch import compute, network
-from scaling.workloads import models, walk, weights
+from scaling.workloads import layers, models, weights
 from scaling.workloads.specs import IGNORED, Binary, Classes, NextToken, Recipe, Tokens
 from tests.support.matrix import cases
 
@@ -27,7 +27,7 @@ LSTM = {"weight_ih_l0": "weight_input", "weight_hh_l0": "weight_state", "bias_ih
 def test_parameters_are_the_descriptions_in_its_order(name: str) -> None:
     """DDP's buckets follow that order."""
     spec = models.spec(name)
-    wanted = walk.parameters(spec.layers, spec.input.shape)
+    wanted = layers.parameters(spec.layers, spec.input.shape)
     found = {_described(name): tuple(each.shape) for name, each in network.trained(network.empty(spec))}
     assert list(found.items()) == [(name, each.shape) for name, each in wanted.items()]
     assert sum(each.size for each in wanted.values()) == spec.parameters

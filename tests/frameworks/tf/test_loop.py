@@ -162,10 +162,10 @@ def test_images_come_in_the_order_of_the_feed(make: Any) -> None:
 
 def datasets(kind: str, folder: Path) -> list[Any]:
     """The native feeds of two ranks, which are opened when they are called."""
-    from scaling.frameworks.tf import native_feed
+    from scaling.frameworks.tf import loop
 
     made = native_feeds.ranks("tensorflow:plain", kind, str(folder))
-    return [partial(native_feed.Dataset, task, models.of(task.point.workload)) for task in made]
+    return [partial(loop.Dataset, task, models.of(task.point.workload)) for task in made]
 
 
 def test_files_without_pictures_are_an_error(here: None, tmp_path: Path) -> None:

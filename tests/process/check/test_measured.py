@@ -69,7 +69,7 @@ class Cluster:
             assert not any(process in command for command in children())
 
     def rates(self) -> tuple[DeviceRates, ...]:
-        with self.ending(prober.RATES_PROCESS) as lead:
+        with self.ending(prober.PROCESS) as lead:
             return lead.rated(Facts(ranks=self.told)).device_rates
 
     def all_reduced(self, networks: Sequence[Network] = ()) -> AllReduce:
@@ -282,7 +282,7 @@ BAD = {
 def test_a_process_that_answers_badly(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its program is named in place of the module's."""
     program, why = BAD[answer]
-    monkeypatch.setattr(prober, "RATES_PROCESS", ANSWERING)
+    monkeypatch.setattr(prober, "PROCESS", ANSWERING)
     monkeypatch.setenv(PROGRAM, f"import os; input(); {program}")
     cluster = Cluster(ranks(FOUR[:1], told=TORCH))
     (one,) = cluster.rates()
@@ -292,6 +292,6 @@ def test_a_process_that_answers_badly(answer: str, monkeypatch: pytest.MonkeyPat
 
 def test_a_process_that_hangs_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "START_S", 0.5)
-    monkeypatch.setattr(prober, "RATES_PROCESS", ANSWERING)
+    monkeypatch.setattr(prober, "PROCESS", ANSWERING)
     monkeypatch.setenv(PROGRAM, "import signal; signal.pause()")
     assert {one.error for one in two_ranks().rates()} == {"no answer within 0.5 s"}

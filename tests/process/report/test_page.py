@@ -6,7 +6,6 @@ What a browser makes of it: tests/system/browser. (Drawing starts fc-list once, 
 from __future__ import annotations
 
 import base64
-import html
 import os
 import re
 import subprocess
@@ -14,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -25,8 +25,7 @@ from msgspec.structs import replace
 from scaling.analysis.table.analyse import rows
 from scaling.errors import UsageError
 from scaling.report.figures import FIGURES
-from scaling.report.formats import csv
-from scaling.report.formats.html import page
+from scaling.report.formats import csv, html
 from scaling.report.formats.plots import curves, draw
 from scaling.report.formats.plots.draw import Kind
 from scaling.report.formats.plots.sheet import CURRENT, RED
@@ -67,7 +66,7 @@ def material(scene: str) -> Material:
 
 @cache
 def made(scene: str) -> str:
-    return page.render(material(scene))
+    return html.render(material(scene))
 
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
@@ -111,19 +110,19 @@ def test_the_page_of_a_history_has_neither_and_names_its_runs() -> None:
 def test_no_text_of_a_run_hides_or_turns_text_in_pages_and_figures(scene: str) -> None:
     """Names of any length, too."""
     of = Material(*spoilt(*SCENES[scene]()))
-    assert shown(page.render(of))
+    assert shown(html.render(of))
     assert shown(draw.render(of, "rounds", "svg").decode())
 
 
 def test_the_policy_names_style_and_script_by_their_hashes() -> None:
     text = made("default")
-    policy = html.unescape(re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0])
+    policy = unescape(re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0])
     for tag in ("style", "script"):
         (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
         digest = base64.b64encode(sha256(inside.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none';") and "unsafe" not in policy
-    assert len((page.HERE / "page.js").read_text()) < 4000
+    assert len((html.HERE / "page.js").read_text()) < 4000
 
 
 @pytest.mark.parametrize("scene", sorted(SERIOUS))
@@ -139,7 +138,7 @@ def test_serious_marks_stand_above_the_figures_and_inside_one(scene: str) -> Non
 def test_emulated_figures_say_so_everywhere() -> None:
     """Above, beside the answer, in every figure and in what is saved alone."""
     of = Material(*emulated_run())
-    text = page.render(of)
+    text = html.render(of)
     assert '<p class="banner notice">EMULATED: no device computed anything' in text
     assert '<p class="verdict"><span class="mark doubt">EMULATED</span>' in text
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
@@ -148,7 +147,7 @@ def test_emulated_figures_say_so_everywhere() -> None:
 
 
 def test_the_title_says_what_ran_where_and_when_and_the_run() -> None:
-    text = page.render(Material(*cluster_run(), (), [source_of(Path("some-run"))]))
+    text = html.render(Material(*cluster_run(), (), [source_of(Path("some-run"))]))
     heading = "torch:nccl, torch:gloo on 4 nodes x 4 cores (node1 to node4), 25 Jul 2026"
     assert f"<h1>{heading}</h1>" in text and f"<title>{heading}: some-run</title>" in text
 
@@ -156,7 +155,7 @@ def test_the_title_says_what_ran_where_and_when_and_the_run() -> None:
 def test_the_command_can_be_copied_without_scripts() -> None:
     head, records = SCENES["default"]()
     named = replace(head, command=("--strategy", "fake:a", "--data-dir", "/a b"))
-    text = page.render(Material(named, records))
+    text = html.render(Material(named, records))
     assert (
         '<pre id="command">mpirun -np 2 python -m scaling.run --strategy fake:a --data-dir &#39;/a b&#39;</pre>'
         in text
@@ -167,7 +166,7 @@ def test_the_command_can_be_copied_without_scripts() -> None:
 
 def test_large_numbers_have_commas_and_small_ones_none() -> None:
     head, records = SCENES["default"]()
-    text = page.render(Material(head, [faster(one, 0.01) for one in records]))
+    text = html.render(Material(head, [faster(one, 0.01) for one in records]))
     assert "on 2 devices: 59,654 images/s" in text
     assert text.count(">31,756 ± ") == 2 and "31756 " not in text
     assert ">596.5 ± " in made("default") and "on 16 devices: 3937 images/s" in made("cluster")
@@ -191,7 +190,7 @@ def test_a_whisker_that_leaves_the_axis_ends_in_an_arrow() -> None:
 def test_a_largest_world_size_that_failed_is_the_first_thing_said() -> None:
     head, records = networks_run()
     broken = [failed(one.point) if one.point.world_size == 4 else one for one in records]
-    said = Markup(page.render(Material(head, broken))).text
+    said = Markup(html.render(Material(head, broken))).text
     assert "fake:a over eth0 failed on 4 devices: oom." in said
     assert "The largest measured row: 2 devices, fake:a over ib0, 581.6 images/s" in said
 
@@ -200,7 +199,7 @@ def test_a_largest_world_size_that_failed_is_the_first_thing_said() -> None:
 
 
 def test_nothing_of_a_run_is_markup() -> None:
-    text = page.render(Material(*hostile.hostile_run()))
+    text = html.render(Material(*hostile.hostile_run()))
     found = Markup(text)
     for said in hostile.SPOKEN:
         assert said in found.text, said
@@ -215,7 +214,7 @@ def test_nothing_of_a_run_is_markup() -> None:
 def test_the_same_bytes_from_another_folder_time_zone_and_settings_of_matplotlib(tmp_path: Path) -> None:
     run = written(tmp_path / "run", cluster_run())
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\ntext.usetex: True\n")
-    text = page.render(Material(*cluster_run(), (), [source_of(run)]))
+    text = html.render(Material(*cluster_run(), (), [source_of(run)]))
     command = [sys.executable, "-m", "scaling", "report", "../run/run.jsonl", "--format", "html"]
     (tmp_path / "elsewhere").mkdir()
     environ = {**os.environ, "TZ": "Asia/Tokyo", "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"), "LC_ALL": "C"}
@@ -233,7 +232,7 @@ def test_the_csv_of_the_link_is_that_of_the_command() -> None:
 
 def test_a_page_that_gets_too_large_says_what_it_left_out() -> None:
     whole = made("cluster")
-    fewer = page.render(material("cluster"), most_bytes=len(whole.encode()) - 1)
+    fewer = html.render(material("cluster"), most_bytes=len(whole.encode()) - 1)
     assert len(fewer) < len(whole)
     assert "this page leaves out: ranks." in fewer and "Ranks by windows" not in fewer
 
@@ -284,5 +283,5 @@ def test_names_with_signs_that_no_font_has_are_drawn_without_a_warning() -> None
         replace(one, point=replace(one.point, strategy="fake:模型 $a_1$")) if one.point.kind == "exchange" else one
         for one in records
     ]
-    text = page.render(Material(head, named))
+    text = html.render(Material(head, named))
     assert text.count("fake:模型 $a_1$") > 3

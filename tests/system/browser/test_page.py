@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scaling.analysis.table.analyse import rows
-from scaling.report.formats import csv
-from scaling.report.formats.html import page as pages
+from scaling.report.formats import csv, html
 from scaling.report.material import Material
 from tests.support import debian, hostile
 from tests.support.emulated_records import emulated_run
@@ -107,7 +106,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def of(run: str) -> Path:
         path = folder / f"{run}.html"
         if not path.exists():
-            text = history_page() if run == HISTORY else pages.render(Material(*RUNS[run]()))
+            text = history_page() if run == HISTORY else html.render(Material(*RUNS[run]()))
             path.write_text(text, encoding="utf-8")
         return path
 

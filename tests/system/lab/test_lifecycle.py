@@ -90,10 +90,10 @@ def test_up_after_a_killed_holder_makes_the_lab_anew() -> None:
 
 
 # Each step of `up` that an `up` may be killed before or in.
-STEPS = ("lifecycle._holder", "wires.connect", "wires._plug", "wires.apply", "files.write", "state.save")
+STEPS = ("lifecycle._holder", "wires.connect", "wires._plug", "wires.apply", "lifecycle.write_files", "state.save")
 KILLED = """
 import os, signal, sys
-from scaling.tools.lab import files, lifecycle, state, wires
+from scaling.tools.lab import lifecycle, state, wires
 from scaling.tools.lab.__main__ import main
 module, name = sys.argv.pop(1).split(".")
 setattr(vars()[module], name, lambda *args: os.kill(os.getpid(), signal.SIGKILL))

@@ -14,7 +14,6 @@ from scaling import frameworks
 from scaling.agent import environment
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted, nccl_files
 from scaling.agent.watch import EVERY_S, EnergyMeter
-from scaling.frameworks import variables
 from scaling.hosts import info
 from scaling.records.host import Interpreter
 from scaling.records.messages import Enrol
@@ -84,8 +83,8 @@ def test_the_environment_of_a_child(
 )
 def test_a_variable_of_the_user_stands_or_is_named(name: str, value: str, kept: str | None, said: str) -> None:
     assert child_environ({name: value}, TASK, {}).get(name) == kept
-    assert variables.changed({name: value}) == ((f"{name}={value} ({said})",) if said else ())
-    assert name in variables.recorded({name: value}) or kept is None
+    assert environment.changed({name: value}) == ((f"{name}={value} ({said})",) if said else ())
+    assert name in environment.recorded({name: value}) or kept is None
 
 
 # ---------------------------------------------------------------- proxies

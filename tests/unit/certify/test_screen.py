@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from scaling.records.run import FAIL, NO_VERDICT, PASS, Certificate, CertificateResult, Criterion
 from scaling.records.task import DeviceRates
 from scaling.report.answer import answer
-from scaling.report.formats import openmetrics, screen
-from scaling.report.formats.html import page
+from scaling.report.formats import html, openmetrics, screen
 from scaling.report.material import Material, Place
 from tests.support.golden import check_golden
 from tests.support.report_scenes import default_run
@@ -61,13 +60,13 @@ def test_the_page_has_a_certificate_to_sign() -> None:
         launch_rank=0, host="node1", device="cuda", name="NVIDIA H200", index=3, uuid="GPU-3",
         serial="1654922003917", work=of.records[0].point.workload,
     )  # fmt: skip
-    text = page.render(Material(of.header, of.records, certificate=replace(of.certificate, devices=(gpu,))))
+    text = html.render(Material(of.header, of.records, certificate=replace(of.certificate, devices=(gpu,))))
     section = text.partition('<section id="certificate"')[2].partition("</section>")[0]
     for said in ("PASS: ", "at least 80.0 %", "a false FAIL and a false PASS: 1 % each", "scaling 0.1.0"):
         assert said in section
     told = ("NVIDIA H200, GPU 3", "1654922003917", "GPU-3")
     assert "".join(f'<td class="t">{one}</td>' for one in told) in section
-    assert 'id="certificate"' not in page.render(Material(*default_run()))
+    assert 'id="certificate"' not in html.render(Material(*default_run()))
 
 
 @pytest.mark.parametrize("name", CERTIFICATES)
@@ -88,7 +87,7 @@ def test_an_emulated_verdict_is_stamped() -> None:
 
 
 def test_the_page_leads_with_the_verdict() -> None:
-    text = page.render(material("fail"))
+    text = html.render(material("fail"))
     first = text.index("FAIL")
     assert first < text.index("of linear scaling") < text.index("at least 98.0 % is needed") < text.index("<svg")
 

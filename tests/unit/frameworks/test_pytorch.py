@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks.collective_bytes import (
+from scaling.frameworks.pytorch import installed, strategies
+from scaling.records.crossing import (
     all_gather,
     all_reduce,
     broadcast,
@@ -19,7 +20,6 @@ from scaling.frameworks.collective_bytes import (
     total,
     tree_crossings,
 )
-from scaling.frameworks.pytorch import installed, strategies
 from scaling.records.point import Device
 from scaling.records.task import Task
 from tests.support import paper_tasks

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from scaling.analysis.table.analyse import rows
 from scaling.analysis.table.rows import Contender
 from scaling.report.figures.parts import Trends
-from scaling.tools.history import page as module
+from scaling.tools.history import __main__ as module
+from scaling.tools.history.__main__ import figures
 from scaling.tools.history.lines import RunLine, Sight, lettered, line
-from scaling.tools.history.page import figures
 from tests.support.compared_runs import Run, without_noise
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES

@@ -12,7 +12,7 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.hosts import networks
-from scaling.tools.lab import files, lifecycle, remote, shapes, state, wires
+from scaling.tools.lab import lifecycle, remote, shapes, state, wires
 from scaling.tools.lab.__main__ import main
 from scaling.tools.lab.state import Holder, Lab, Nic, Program, Run
 
@@ -294,7 +294,7 @@ def test_a_labs_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "ROOT", tmp_path)
     (tmp_path / "lab").mkdir()
     cards = [nic(rate=1e11, shaped=1e6), nic("ib1"), nic("eth0", 5e7, "10.20.0.0/24"), nic("hsn0")]
-    files.write(lab(*cards))
+    lifecycle.write_files(lab(*cards))
     read = {path.name: path.read_text() for path in (tmp_path / "lab").iterdir()}
     assert read["hostfile"] == "node1 slots=4\nnode2 slots=4\n"
     assert read["hostfile.mpich"] == "node1:4\nnode2:4\n"
@@ -303,7 +303,7 @@ def test_a_labs_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(found) == ["ib", "ib1", "ethernet", "hsn0"]
     assert found["ib"] == networks.Entry(interface="ib0", subnet="10.10.0.0/24", rate_gbit=100)
     assert found["ethernet"] == networks.Entry(interface="eth0", subnet="10.20.0.0/24", rate_gbit=0.05)
-    assert files.hosts(("node1", "node2"), lab().nics).splitlines()[2:] == [
+    assert lifecycle.hosts(("node1", "node2"), lab().nics).splitlines()[2:] == [
         "10.20.0.1 node1 node1-eth0",
         "10.10.0.1 node1-ib0",
         "10.20.0.2 node2 node2-eth0",

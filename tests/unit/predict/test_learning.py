@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.tools.predict.setting import MODELS, USUAL_BYTES_PER_S, KnownModel, Observed, Setting, read
-from scaling.workloads import walk
+from scaling.workloads import layers
 from scaling.workloads.models import CATALOGUE
 from tests.bench import frozen, learning, published
 from tests.bench.learning import priors_toml
@@ -167,7 +167,7 @@ CATALOGUED = [one for one in MODELS if one.name in CATALOGUE and not one.name.st
 @pytest.mark.parametrize("known", CATALOGUED, ids=lambda known: known.name)
 def test_gradients_are_those_of_the_catalogue(known: KnownModel) -> None:
     spec = CATALOGUE[known.name]
-    sizes = [prod(one.shape) for one in walk.parameters(spec.layers, spec.input.shape).values()]
+    sizes = [prod(one.shape) for one in layers.parameters(spec.layers, spec.input.shape).values()]
     assert (sum(sizes), len(sizes)) == (known.parameters, known.tensors)
     # The first layer's: its weights, and bias or scale beside them.
     assert known.tail == pytest.approx(sum(sizes[:2]) / sum(sizes), abs=1e-4)

@@ -19,9 +19,8 @@ from scaling.report import __main__ as command
 from scaling.report.anonymous import Disguise, hosts_of
 from scaling.report.figures import FIGURES
 from scaling.report.figures.parts import Strips
+from scaling.report.formats import html, terminal
 from scaling.report.formats import json as schema
-from scaling.report.formats import terminal
-from scaling.report.formats.html import page
 from scaling.report.material import Material
 from tests.support.golden import check_golden
 from tests.support.scripted_records import failed, header, host, point, record, written
@@ -96,7 +95,7 @@ def test_the_figure_has_a_strip_for_what_was_found() -> None:
 
 
 def test_the_page_draws_it() -> None:
-    text = page.render(material())
+    text = html.render(material())
     assert "Over time: fake:a N=2" in text
     assert "longest step, ms" in text
 

@@ -15,8 +15,7 @@ from scaling.analysis.table.rows import Column, Explanation, Mark, Row, Table, k
 from scaling.report.answer import banners
 from scaling.report.figures import speedup
 from scaling.report.figures.parts import Curves
-from scaling.report.formats import csv, json, latex, markdown, terminal
-from scaling.report.formats.html import page
+from scaling.report.formats import csv, html, json, latex, markdown, terminal
 from scaling.report.material import Material
 from tests.support.report_scenes import SCENES
 
@@ -43,7 +42,7 @@ FORMATS: dict[str, Callable[[Material], str]] = {
     "terminal": lambda of: terminal.whole(of.doc, color=False),
     "markdown": lambda of: markdown.draw(of.doc),
     "latex": lambda of: latex.render(of.doc),
-    "page": page.render,
+    "page": html.render,
     "csv": lambda of: csv.of_rows(of.rows, of.header),
     "json": lambda of: json.render(Material(of.header, of.records)),
 }

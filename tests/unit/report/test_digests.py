@@ -16,8 +16,7 @@ from msgspec import to_builtins
 from scaling.errors import UsageError
 from scaling.report import reference
 from scaling.report.figures import FIGURES
-from scaling.report.formats import csv, json, latex, markdown, openmetrics, screen, terminal
-from scaling.report.formats.html import page
+from scaling.report.formats import csv, html, json, latex, markdown, openmetrics, screen, terminal
 from scaling.report.formats.plots import draw
 from scaling.report.material import Material, Place
 from scaling.text import as_json, rounded
@@ -37,8 +36,8 @@ FORMATS: dict[str, Callable[[Material], str]] = {
     "metrics": openmetrics.render,
     "reference": lambda of: reference.toml(reference.of(of)),
     "figures": lambda of: as_json(rounded(to_builtins([tuple(figures(of)) for figures in FIGURES.values()]))),
-    "page": page.render,
-    "short page": lambda of: page.render(of, 30_000),
+    "page": html.render,
+    "short page": lambda of: html.render(of, 30_000),
 }  # fmt: skip
 # Scenes whose page is drawn.
 PAGES = ("networks", "gpus")
@@ -53,7 +52,7 @@ def digest(of: Callable[[Material], str | bytes], material: Material) -> str:
 
 
 def test_every_format_of_every_scene(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "drawn", lambda figures: [(figure, "", "") for figure in figures])
+    monkeypatch.setattr(html, "drawn", lambda figures: [(figure, "", "") for figure in figures])
     lines = (
         f"{scene} {name}: {digest(of, made)}\n"
         for scene, made in ((scene, build()) for scene, build in MATERIALS.items())
@@ -65,7 +64,7 @@ def test_every_format_of_every_scene(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn() -> Iterator[str]:
     yield f"matplotlib {version('matplotlib')}\n"
     for scene in PAGES:
-        yield f"{scene} page: {digest(page.render, MATERIALS[scene]())}\n"
+        yield f"{scene} page: {digest(html.render, MATERIALS[scene]())}\n"
     column = partial(draw.render, kind="svg", theme="dark", is_column=True)
     for name in ("speedup", "loss", "rounds", "ranks", "cards", "run"):
         yield f"networks {name}: {digest(partial(column, name=name), MATERIALS['networks']())}\n"

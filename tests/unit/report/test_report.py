@@ -19,8 +19,7 @@ from scaling.analysis.table.analyse import rows
 from scaling.records import store
 from scaling.records.run import Header, PointRecord
 from scaling.report.answer import Answer, answer
-from scaling.report.formats import csv, json, latex, markdown, screen, terminal
-from scaling.report.formats.html import page
+from scaling.report.formats import csv, html, json, latex, markdown, screen, terminal
 from scaling.report.formats.terminal import bar
 from scaling.report.labels import headline, last_line
 from scaling.report.material import Material, Place
@@ -51,7 +50,7 @@ from tests.support.scripted_records import (
 FORMATS_WITH_INTERVALS: dict[str, Callable[[Material], str]] = {
     "screen": lambda material: screen.render(material, Place("run"), width=100, color=False),
     "terminal": lambda material: terminal.render(material.header, material.records, color=False),
-    "page": page.render,
+    "page": html.render,
     "markdown": lambda material: markdown.draw(material.doc),
     "latex": lambda material: latex.render(material.doc),
 }

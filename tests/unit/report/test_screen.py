@@ -19,7 +19,8 @@ from scaling.records import store
 from scaling.records.events import Failed
 from scaling.records.run import Emulation, Header, PointRecord, PointWarning
 from scaling.records.telemetry import Foreign
-from scaling.report import advice, facts
+from scaling.report import answer as answers
+from scaling.report import facts
 from scaling.report.answer import answer
 from scaling.report.formats import screen
 from scaling.report.material import Material, Place
@@ -132,22 +133,22 @@ def tries(records: Sequence[PointRecord], of: Header | None = None) -> list[str]
 
 @pytest.mark.parametrize("cause", [cause.key for cause in catalogue.CAUSES])
 def test_every_cause_has_a_change_for_every_row(cause: str) -> None:
-    assert advice.BY_CAUSE[cause][-1].suits(Material(*default_run()).rows[-1])
+    assert answers.BY_CAUSE[cause][-1].suits(Material(*default_run()).rows[-1])
     for run in (default_run(), gpus_run(), two_networks()):
         for row in Material(*run).rows:
-            assert advice.of_cause(row, cause)
+            assert answers.of_cause(row, cause)
 
 
 @pytest.mark.parametrize("cause", [cause.key for cause in catalogue.CAUSES if cause.key != "servers"])
 def test_no_flag_to_try_is_refused_for_scripts(cause: str) -> None:
     row = Material(*default_run()).rows[-1]
-    text = advice.of_cause(replace(row, workload=replace(row.workload, script="train.py")), cause)
+    text = answers.of_cause(replace(row, workload=replace(row.workload, script="train.py")), cause)
     given = {one.replace("-", "_") for one in re.findall(r"--([a-z-]+)", text)}
     validation.check_given(config.build({"script": "train.py"}, source="test"), given)
 
 
 def test_every_mark_has_an_entry() -> None:
-    assert set(advice.BY_MARK) == {mark.name for mark in catalogue.MARKS}
+    assert set(answers.BY_MARK) == {mark.name for mark in catalogue.MARKS}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_every_mark_has_an_entry() -> None:
 def test_a_note_that_explains_a_cause_has_the_better_advice(cause: str, note: str, said: str) -> None:
     row = replace(Material(*default_run()).rows[-1], footnotes=(note,))
     losses = [column for column in catalogue.CAUSES if column.key == cause]
-    (text,) = advice.tries(row, losses, "", header(launch_size=2), ())
+    (text,) = answers.tries(row, losses, "", header(launch_size=2), ())
     assert text.startswith(said)
 
 
@@ -176,7 +177,7 @@ def test_a_note_that_explains_a_cause_has_the_better_advice(cause: str, note: st
 def test_what_a_second_try_would_repeat_has_another_advice(cause: str, said: str) -> None:
     failed = Failed(cause=cause, message="CUDA-capable device(s) is/are busy or unavailable")
     row = replace(Material(*default_run()).rows[-1], flags=("FAILED",), failed=failed)
-    assert advice.tries(row, (), "", header(launch_size=2), ())[0].startswith(said)
+    assert answers.tries(row, (), "", header(launch_size=2), ())[0].startswith(said)
 
 
 def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval() -> None:
@@ -185,15 +186,15 @@ def test_the_rounds_that_a_noisy_row_needs_grow_with_the_square_of_its_interval(
     rate = row.samples_per_s
     assert row.efficiency is not None and rate is not None and rate.half_width is not None
     wanted = 3 * (rate.half_width / (0.1 * rate.mean)) ** 2
-    assert advice.rounds_needed(row) == min(30, max(5, int(wanted) + 1))
-    assert any(text.startswith(f"--rounds {advice.rounds_needed(row)} ") for text in tries(records))
+    assert answers.rounds_needed(row) == min(30, max(5, int(wanted) + 1))
+    assert any(text.startswith(f"--rounds {answers.rounds_needed(row)} ") for text in tries(records))
 
 
 def test_a_flag_suits_its_row() -> None:
     """A batch per device can grow under the weak rule only; the strong rule has another flag."""
     weak = [one for n in range(3) for one in sweep(n, 0.1, {2: 0.14 + n / 1000})]
     assert tries(weak)[-1] == "--batch-size 64 (fewer exchanges per sample)"
-    assert advice.of_note("a planet is in the way") == advice.NOTHING
+    assert answers.of_note("a planet is in the way") == answers.NOTHING
 
 
 # ---------------------------------------------------------------- faster

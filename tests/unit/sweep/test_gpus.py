@@ -16,9 +16,8 @@ from scaling.records.host import Gpu
 from scaling.records.task import Command, Finish, Rest
 from scaling.records.task import Run as RunCommand
 from scaling.records.telemetry import Sample
-from scaling.sweep import gpu_sharing
-from scaling.sweep.epoch import Epoch
-from scaling.sweep.gpu_sharing import Sharing
+from scaling.sweep import epoch
+from scaling.sweep.epoch import Epoch, Sharing
 from scaling.sweep.view.plain import View
 from tests.support.inline import Launch, Run, host
 from tests.support.inline_child import InlineChild, Told
@@ -153,7 +152,7 @@ def test_estimates_follow_what_gpus_hold_and_are_made_only_when_that_changes(
 
 def test_processes_of_a_host_start_in_groups(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver makes contexts one after another. A group starts when the one before is ready."""
-    monkeypatch.setattr(gpu_sharing, "STARTED", 3)
+    monkeypatch.setattr(epoch, "STARTED", 3)
     groups: list[int] = []
     start = Epoch._start_some
 
@@ -206,7 +205,7 @@ def test_seats_run_one_by_one_first_then_at_the_same_time(cards: Any) -> None:
 
 
 def test_seats_that_slow_each_other_run_one_by_one(cards: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_sharing, "ALIKE", -1.0)
+    monkeypatch.setattr(epoch, "ALIKE", -1.0)
     found, launch = cards(80)
     assert [measured_seats(launch.told, block) for block in range(3)] == [{1}, {2}, {1}]
     first, second = (record for record in found.records if record.point.kind == "each")

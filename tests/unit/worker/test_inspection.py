@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.frameworks.abilities import Tracer
-from scaling.frameworks.fake.trainer import FakeTrainer
+from scaling.frameworks.fake.strategy import FakeTrainer
 from scaling.records.events import Event, Inspected, Result
 from scaling.records.task import Finish, Inspect
 from scaling.worker.loop import Worker, inspected, trace_path

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling.frameworks.abilities import digest_of
-from scaling.frameworks.fake.trainer import FakeTrainer
+from scaling.frameworks.fake.strategy import FakeTrainer
 from scaling.records.events import Evaluated, Event, Progress, Rested, Result, Window
 from scaling.records.point import Hardware, Kind, Pass, Regime
 from scaling.records.task import BatchFit, Evaluate, Finish, Rest, Run, Task, Train
@@ -272,7 +272,7 @@ def test_commands_come_in_and_events_go_out_as_lines() -> None:
     assert msgspec.json.decode(os.read(out_r, 1000).removesuffix(b"\n"), type=Event) == event
 
 
-PREFLIGHT_AND_FEED = ("all_reduce.py", "device_rates.py", "feeding.py")
+PREFLIGHT_AND_FEED = ("preflight.py", "feeding.py")
 
 
 def test_the_loop_is_the_only_place_that_takes_the_time_of_steps() -> None:

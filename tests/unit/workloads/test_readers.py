@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.workloads import data, feeds, models
 from scaling.workloads.data import Split, images, texts
-from scaling.workloads.feeds.sequences import Windows, hide
+from scaling.workloads.feeds.batches import Windows, hide
 from scaling.workloads.specs import IGNORED, Classes, MaskedTokens, NextToken, Target, Tokens
 from tests.support import written
 from tests.support.paper_tasks import one_task
@@ -236,7 +236,7 @@ def test_rows_that_a_model_cannot_read() -> None:
 
 
 def test_a_large_row_is_looked_at_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaling.workloads.feeds.sequences.LOOKED_AT", 10)
+    monkeypatch.setattr("scaling.workloads.feeds.batches.LOOKED_AT", 10)
     windows = Windows(ROW, Tokens(length=4, words=129), NextToken())
     windows.take(np.array([6]), ())
     windows = Windows(ROW, Tokens(length=4, words=128), NextToken())

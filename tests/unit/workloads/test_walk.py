@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.records.point import Workload
-from scaling.workloads import data, models, walk
-from scaling.workloads.layers import Branches, Conv, Dense, Flatten, Pool, Residual
+from scaling.workloads import data, models
+from scaling.workloads.layers import Branches, Conv, Dense, Flatten, Pool, Residual, backwards, parameters, walk
 from scaling.workloads.sequences import LSTM, Attention, Embedding, Gated, OneHot, Positions
 from scaling.workloads.specs import Binary, Classes, MaskedTokens, ModelSpec, NextToken, Tokens
 from tests.support import written
@@ -32,7 +32,7 @@ def test_the_count_is_the_published_one_and_what_comes_out_is_what_is_learnt(nam
 
 
 def count(spec: ModelSpec) -> int:
-    return sum(each.size for each in walk.parameters(spec.layers, spec.input.shape).values())
+    return sum(each.size for each in parameters(spec.layers, spec.input.shape).values())
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_googlenet_at_256_pixels_is_dells() -> None:
 
 def test_a_chain_of_layers() -> None:
     layers = (Conv(8, 3, pad=1), Pool("max", 2, 2), Flatten(), Dense(10))
-    placed = walk.walk(layers, (3, 8, 8))
+    placed = walk(layers, (3, 8, 8))
     assert [each.output for each in placed] == [(8, 8, 8), (8, 4, 4), (128,), (10,)]
     assert [each.path for each in placed] == ["0", "1", "2", "3"]
     assert [each.operations for each in placed] == [2 * 8 * 64 * 27, 0, 0, 2 * 128 * 10]
-    assert walk.backwards(placed) == (2 * 8 * 64 * 27, 0, 0, 4 * 128 * 10)
-    assert list(walk.parameters(layers, (3, 8, 8))) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+    assert backwards(placed) == (2 * 8 * 64 * 27, 0, 0, 4 * 128 * 10)
+    assert list(parameters(layers, (3, 8, 8))) == ["0.weight", "0.bias", "3.weight", "3.bias"]
 
 
 def test_branches_and_residuals_keep_the_order_of_their_parts() -> None:
@@ -72,7 +72,7 @@ def test_branches_and_residuals_keep_the_order_of_their_parts() -> None:
         Branches(((Conv(2, 1),), (Conv(3, 1), Conv(4, 3, pad=1)))),
         Residual((Conv(8, 1, 2),), (Conv(8, 1, 2, bias=False),)),
     )
-    placed = walk.walk(layers, (3, 8, 8))
+    placed = walk(layers, (3, 8, 8))
     assert [each.path for each in placed] == ["0.0.0", "0.1.0", "0.1.1", "1.body.0", "1.shortcut.0"]
     assert placed[-1].shape == (6, 8, 8)
     assert placed[-1].output == (8, 4, 4)
@@ -82,10 +82,10 @@ def test_no_layer_that_the_sample_comes_to_needs_its_inputs_gradient() -> None:
     """As torch.utils.flop_counter counts the two towers; an LSTM goes back through its states all the same."""
     tower = (Conv(2, 3), Conv(4, 1))
     first, second = 2 * 2 * 36 * 27, 2 * 4 * 36 * 2
-    assert walk.backwards(walk.walk((Branches((tower, tower)),), (3, 8, 8))) == (first, 2 * second) * 2
+    assert backwards(walk((Branches((tower, tower)),), (3, 8, 8))) == (first, 2 * second) * 2
     inputs, states = 2 * 5 * 16 * 9, 2 * 5 * 16 * 4
-    assert walk.backwards(walk.walk((OneHot(9), LSTM(4)), (5,))) == (0, inputs + 2 * states)
-    assert walk.backwards(walk.walk((Embedding(7, 9), LSTM(4)), (5,))) == (0, 2 * (inputs + states))
+    assert backwards(walk((OneHot(9), LSTM(4)), (5,))) == (0, inputs + 2 * states)
+    assert backwards(walk((Embedding(7, 9), LSTM(4)), (5,))) == (0, 2 * (inputs + states))
 
 
 @pytest.mark.parametrize(("size", "kernel", "stride", "pad", "down", "up"), [
@@ -126,7 +126,7 @@ def test_parameters_of_words() -> None:
 )
 def test_what_does_not_fit_is_named(layers: tuple[Conv, ...], shape: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        walk.walk(layers, shape)
+        walk(layers, shape)
 
 
 @pytest.mark.parametrize(("name", "fits", "edges"), [("vit-b-16", 384, 230), ("vit-tiny", 28, 30)])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scaling.errors import UsageError
 from scaling.plan import validation
-from scaling.workloads import models, walk, weights
+from scaling.workloads import layers, models, weights
 from scaling.workloads.layers import BatchNorm, Conv, Dense, GlobalMean, Layer, Parameter, Start
 from scaling.workloads.specs import Classes, Images, ModelSpec
 
@@ -219,7 +219,7 @@ def test_states_start_orthogonal_and_gates_remember() -> None:
 def test_a_seed_gives_the_same_weights_in_the_descriptions_order() -> None:
     spec = models.spec("imdb-lstm")
     first, again, other = (dict(weights.draw(spec, seed)) for seed in (1, 1, 2))
-    wanted = walk.parameters(spec.layers, spec.input.shape)
+    wanted = layers.parameters(spec.layers, spec.input.shape)
     assert {name: each.shape for name, each in first.items()} == {
         name: each.shape for name, each in wanted.items()
     }

@@ -39,7 +39,7 @@ from scaling.tools.check.verdicts.links import gbit, slow_nodes
 
 # First Linux release whose DMA-BUF supports RDMA cards.
 DMA_BUF_KERNEL = (5, 12)
-FRAMEWORK = frameworks.all_reducing().name
+FRAMEWORK = frameworks.of_preflight().name
 
 
 def driver(facts: Facts) -> Iterator[Verdict]:
