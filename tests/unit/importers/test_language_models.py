@@ -232,8 +232,10 @@ def test_a_global_batch_is_a_multiple_of_the_ranks(tmp_path: Path) -> None:
     assert only_row(log, Given(world_size=4, parallelism="tp=1")).batch_size == 8
 
 
-def test_a_split_that_the_log_contradicts_is_refused() -> None:
+def test_a_split_that_the_log_contradicts_is_refused(tmp_path: Path) -> None:
     said = refusal(SAMPLES / "megatron.log", Given(parallelism="tp=4"))
     assert said == "--parallelism tp=4: the log says tp=2"
+    said = refusal(written(tmp_path, of_nemo(8, 0.5)), Given(world_size=10, parallelism="tp=3"))
+    assert said == "splits its model over 3 devices: 10 are no multiple of them"
     said = refusal(SAMPLES / "horovod_n4.log", Given(parallelism="tp=8"))
     assert said == "splits its model over 8 devices: 4 are no multiple of them"
