@@ -40,8 +40,8 @@ def of_global(launch: Launch) -> list[int]:
 
 
 def _degree(name: str, said: str) -> Line:
-    said = said.replace("_", "[-_]")
-    return form("parallel", rf"(?<![\w-]){said}[-_]parallel[-_ ]size(?: \.+|:|=) *(?P<{name}>[1-9]\d*)(?:,|\s*$)")
+    said = said.replace("_", "[-_ ]") + "[-_ ]parallel[-_ ](?:with )?size"
+    return form("parallel", rf"(?<![\w-]){said}(?: \.+|:|=|) *(?P<{name}>[1-9]\d*)(?:,|\s*$)")
 
 
 def _quantised(launch: Launch) -> Iterable[str]:
