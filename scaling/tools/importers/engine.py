@@ -264,8 +264,8 @@ class _Reading:
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
         data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
-        parts = [*filter(None, [self.grammar.pattern]), *map(re.escape, self.grammar.all_words)]
-        has_word = re.compile("" if self.grammar.sees_all else "|".join(parts)).search
+        is_each = self.grammar.sees_all or self.grammar.pattern  # a form is searched in each line, once
+        has_word = re.compile("" if is_each else "|".join(map(re.escape, self.grammar.all_words))).search
         for one in lines:
             if has_word(one.text) is None:
                 if self.judges and _HAS_COUNT.search(one.text) is not None:
@@ -292,7 +292,7 @@ class _Reading:
                 self.skipped.add(one)
         if not spoke:
             self._match(one, COMMON)
-            if self.judges:
+            if self.judges and _HAS_COUNT.search(one.text) is not None:
                 self.launch.add(one, counts(one.text))
         return spoke
 

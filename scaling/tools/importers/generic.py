@@ -176,13 +176,13 @@ def _is_doubtful(found: re.Match[str]) -> bool:
 
 def _flags(found: re.Match[str], kind: int) -> str:
     said = {name: text or "" for name, text in found.groupdict().items()}
-    form, suffix = r"[\d,]*\.?\d+", said["suffix"][:1].lower()
+    form, suffix = r"[\d.,]+" if kind in (0, 3) else r"[\d,]*\.?\d+", said["suffix"][:1].lower()
     if (bar := _bar(found)) is not None:
-        return f"--rate '{f'/{bar[1]} .*?' * bool(bar[1])}({form} ?(?:it/s|s/it))' --unit steps"
+        return rf"--rate '{f'/{bar[1]} .*?' * bool(bar[1])}([\d.]+ ?(?:it/s|s/it))' --unit steps"
     group = f"({form}{'e[+-]?[0-9]+' if suffix == 'e' else '[kKMG]?'})"
     words = re.sub(r"\s+", " +", re.sub(r"[^\w\s/=:,%-]", ".", said["words"]))
     alone = r"(?<![a-z] )" * bool(re.fullmatch(r"(?i)(?:time|dt|seconds)[^a-z]*", words))
-    rate = f"{group} ?{words}" if kind in (0, 3) else rf"{alone}\b{words}{group}"
+    rate = rf"(?<![\d.,]){group} ?{words}" if kind in (0, 3) else rf"{alone}\b{words}{group}"
     after = re.match(f" ?{_UNIT}", found.string[found.end() :], re.IGNORECASE)
     of_given = re.search(_UNIT, said.get("given", ""), re.IGNORECASE) or after
     word = (of_given["unit"] if of_given else said.get("unit") or said.get("short", "")).lower()
