@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from io import BytesIO
 from itertools import chain, count, islice, repeat
@@ -55,7 +55,7 @@ class LogLine(NamedTuple):
 _line: Callable[[Iterable[Any]], LogLine] = partial(tuple.__new__, LogLine)
 
 
-def blocks(log: Path) -> Iterator[str]:
+def blocks(log: Path) -> Generator[str]:
     """Yield whole lines, about a MiB at a time. Raises UsageError for unreadable files and binary files."""
     rest = b""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import closing
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -120,7 +121,8 @@ def read(log: Log, given: Given) -> ReadLog:
     tool = generic.of_form(given.form) if log.tool == generic.NAME else TOOLS.get(log.tool, table.TOOL)
     may_say = tool.may_say(given) if isinstance(tool, Grammar) else None
     clock = Clock(tool.marks)
-    found = tool.read(of_blocks(clock.watch(blocks(log.path)), tool is not table.TOOL, may_say), given)
+    with closing(blocks(log.path)) as text:
+        found = tool.read(of_blocks(clock.watch(text), tool is not table.TOOL, may_say), given)
     if not found.rows and not found.bandwidths:
         raise Refused("; ".join([f"has no line that is whole and says a rate of {log.tool}", *found.notes]))
     named = one_line(log.path.name)

@@ -101,7 +101,8 @@ def test_megatron_says_its_split_in_words(tmp_path: Path) -> None:
     text = "> initialized tensor model parallel with size 8\n> initialized pipeline model parallel with size 1\n"
     text += line.format(1, 288, 255940.5) + line.format(2, 576, 243438.3) + line.format(3, 864, 243344.4)
     row = only_row(written(tmp_path, text), Given(world_size=64))
-    assert (row.parallelism, row.batch_size, row.rate) == ("tp=8", 36, pytest.approx(1.18328, rel=1e-4))
+    assert (row.parallelism, row.batch_size) == ("tp=8", 36)
+    assert row.rate == pytest.approx(1.18328, rel=1e-4)
     assert "splits its model over 8 devices: 63" in refusal(written(tmp_path, text), Given(world_size=63))
 
 
