@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling.records.run import ImportedBandwidth
-from scaling.tools.importers.lines import CUT, LogLine
+from scaling.tools.importers.lines import CUT, DAMAGED, LogLine
 from scaling.tools.importers.logs import APART, Found, Given, Refused, Skipped, Tool, number, world_size
 
 # ---------------------------------------------------------------- number of devices
@@ -225,7 +225,6 @@ NCCL_TESTS = Tool("nccl_tests", ("busbw",), _SURE, _read)
 
 _OBJECT = re.compile(r'\{[^{}]*"busBw"[^{}]*\}')
 _NAMES = {name.replace("_", ""): name for name in COLLECTIVES}
-_DAMAGED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 def _read_rccl(lines: Iterable[LogLine], given: Given) -> Found:
@@ -234,7 +233,7 @@ def _read_rccl(lines: Iterable[LogLine], given: Given) -> Found:
         objects = _OBJECT.findall(line.text)
         try:
             found += [_of_rccl(json.loads(one)) for one in objects]
-        except _DAMAGED:
+        except DAMAGED:
             objects = []
         if not objects and '"size"' in line.text:
             skipped.add(line)

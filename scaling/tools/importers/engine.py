@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any
 
-import msgspec
-
 from scaling.analysis.table.imported import DEGREES, UNKNOWN
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
 from scaling.tools.importers.launch import COMMON, Launch, Line, Unfinished
-from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.lines import DAMAGED, LogLine
 from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, Trace, agreed, at, name, row
 from scaling.tools.importers.logs import world_size as agreed_size
 
@@ -50,6 +48,11 @@ def global_batch(launch: Launch) -> int:
     return launch.only("global_batch") or launch.devices * batch
 
 
+def accumulated(launch: Launch) -> int:
+    """Of a device over the micro-batches of a step, said by the log; 0 if unknown."""
+    return launch.only("batch_size") * (launch.only("accumulation") or 1)
+
+
 def of_steps(launch: Launch, steps_per_s: float, *notes: str) -> Value:
     """Steps/s, or samples/s if the batch is known."""
     if not (whole := global_batch(launch)):
@@ -78,7 +81,7 @@ def unit_of_steps(launch: Launch) -> ImportedUnit:
 def sizes(launch: Launch) -> dict[int, LogLine | None]:
     """Numbers of devices that a log says, also as global batch over batch of a device. Raises Refused."""
     said: dict[int, LogLine | None] = {**launch.integers("world_size")}
-    whole, batch = launch.only("global_batch"), launch.only("batch_size") * (launch.only("accumulation") or 1)
+    whole, batch = launch.only("global_batch"), accumulated(launch)
     if whole and batch:
         if whole % batch:
             raise Refused(f"contradicts itself: a global batch of {whole} with {batch} per device")
@@ -137,7 +140,7 @@ def _parallelism(grammar: Grammar, launch: Launch) -> str:
 _COUNT = re.compile(
     r"(?<![\w.])(?:(?P<all_devices>num_processes|world_size)|(?P<node_devices>num_gpus|n_?gpus?|nproc_per_node)"
     r"|(?P<any_batch>(?!eval|val|test|infer)(?:\w+_)?batch_size(?:_per_\w+)?|[GM]BS))"
-    r"['\"]?(?: *[=:] *| +\.* *)['\"]?([1-9]\d{0,8})(?![\w.])",
+    r"['\"]?(?: *[=:] *| +\.* *)['\"]?([1-9]\d{0,8})(?![\w.]|\):)",
     re.IGNORECASE,
 )
 _COUNTED = ("all_devices", "node_devices", "any_batch")
@@ -245,9 +248,6 @@ class Grammar(Record, frozen=True, kw_only=True):
         return _Reading(self, given).read(lines)
 
 
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.DecodeError)
-
-
 class _Reading:
     def __init__(self, grammar: Grammar, given: Given) -> None:
         self.grammar = grammar
@@ -264,8 +264,8 @@ class _Reading:
     def read(self, lines: Iterable[LogLine]) -> Found:
         data, no_data = self.grammar.data, self.grammar.no_data
         data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
-        parts = [*filter(None, [self.grammar.pattern]), *map(re.escape, self.grammar.all_words)]
-        has_word = re.compile("" if self.grammar.sees_all else "|".join(parts)).search
+        is_each = self.grammar.sees_all or self.grammar.pattern  # a form is searched in each line, once
+        has_word = re.compile("" if is_each else "|".join(map(re.escape, self.grammar.all_words))).search
         for one in lines:
             if has_word(one.text) is None:
                 if self.judges and _HAS_COUNT.search(one.text) is not None:
@@ -288,11 +288,11 @@ class _Reading:
             try:
                 for said in self.grammar.objects(one, self.launch):
                     spoke |= self._add(one, said) if said.get("begins") else self.launch.add(one, said)
-            except _DAMAGED:
+            except DAMAGED:
                 self.skipped.add(one)
         if not spoke:
             self._match(one, COMMON)
-            if self.judges:
+            if self.judges and _HAS_COUNT.search(one.text) is not None:
                 self.launch.add(one, counts(one.text))
         return spoke
 
@@ -352,13 +352,13 @@ def _value(grammar: Grammar, launch: Launch) -> Value:
 def _row(grammar: Grammar, launch: Launch) -> ImportedRow:
     rate, notes = _value(grammar, launch)
     return row(
-        launch.given, tool=grammar.name, rate=None if launch.diverged else rate, world_size=launch.devices,
+        launch.given, tool=grammar.name, rate=None if launch.failed else rate, world_size=launch.devices,
         unit=grammar.unit(launch) if callable(grammar.unit) else grammar.unit,
+        parallelism=_parallelism(grammar, launch),
         models=grammar.models(launch), batches=grammar.batches(launch), precisions=grammar.precisions(launch),
         device_kind=name({kind.lower(): "" for kind in launch.texts("device_kind")}, "", "", "kinds of devices"),
         variables=name(launch.texts("variables"), "", "", "ways to place variables"),
-        parallelism=_parallelism(grammar, launch),
         synchronous=not launch.texts("asynchronous"),
-        failed="the loss is no number" if launch.diverged else "",
+        failed=launch.failed,
         notes=notes, steps=launch.used.size, spread=launch.spread(),
     )  # fmt: skip

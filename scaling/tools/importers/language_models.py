@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from scaling.tools.importers.engine import Grammar, Value, degrees, of_device, per_step, split
-from scaling.tools.importers.launch import Launch, Line, Unfinished, form
+from scaling.tools.importers.engine import Grammar, Value, accumulated, degrees, of_device, per_step, split
+from scaling.tools.importers.launch import Launch, Line, form
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused
 
@@ -32,11 +32,6 @@ def of_global(launch: Launch) -> list[int]:
     return [whole // replicas] if whole else []
 
 
-def accumulated(launch: Launch) -> list[int]:
-    micro = launch.only("batch_size")
-    return [micro * (launch.only("accumulation") or 1)] if micro else []
-
-
 # ---------------------------------------------------------------- Megatron-LM
 # `training_log` of github.com/NVIDIA/Megatron-LM, also of Bridge, AMD's Primus and Megatron-DeepSpeed. Primus adds
 # a mean after a slash. Timers stop during validation and checkpoints. The last rank prints. The sequence
@@ -45,8 +40,8 @@ def accumulated(launch: Launch) -> list[int]:
 
 
 def _degree(name: str, said: str) -> Line:
-    said = said.replace("_", "[-_]")
-    return form("parallel", rf"(?<![\w-]){said}[-_]parallel[-_ ]size(?: \.+|:|=) *(?P<{name}>[1-9]\d*)(?:,|\s*$)")
+    said = said.replace("_", "[-_ ]") + "[-_ ]parallel[-_ ](?:with )?size"
+    return form("parallel", rf"(?<![\w-]){said}(?: \.+|:|=|) *(?P<{name}>[1-9]\d*)(?:,|\s*$)")
 
 
 def _quantised(launch: Launch) -> Iterable[str]:
@@ -179,15 +174,14 @@ MAXTEXT = Grammar(
 
 
 def _running(launch: Launch) -> Value:
-    averages = [rates.rates[-1] for rates in launch.rates.get("rate", {}).values()]
-    if not averages:
-        raise Unfinished("has no whole line with RunningAvgSamplesPerSec")
+    averages = [rates.rates[-1] for rates in launch.rates["rate"].values()]
     notes = "the last running average: without the first two steps, and without the wait for data"
     return float(np.median(averages)), (notes,)
 
 
 DEEPSPEED = Grammar(
-    name="deepspeed", unit="samples", value=_running, batches=accumulated, hint=" (no world_size)",
+    name="deepspeed", unit="samples", value=_running, hint=" (no world_size)",
+    batches=lambda launch: filter(None, [accumulated(launch)]),
     lines=(
         form(
             "RunningAvgSamplesPerSec=",

@@ -166,7 +166,7 @@ class Launch:
         self.last: dict[str, str] = {}
         # the largest step of progress bars, by their length
         self.bars: dict[str, int] = {}
-        self.diverged = False
+        self.failed = ""
         self.mixed = ""
         # the place that a line said for the lines after it, by speaker
         self.at: dict[Speaker, int | None] = {}
@@ -192,8 +192,8 @@ class Launch:
                     said[text] = line
             elif kind == "last":
                 self.last[name] = value
-            elif kind == "loss":
-                self.diverged |= value.lower().strip(".,") in _NO_NUMBER
+            elif kind == "loss" and value.lower().strip(".,") in _NO_NUMBER:
+                self.failed = "the loss is no number"
             elif kind == "done" and ((length := values["length"]) in self.bars or len(self.bars) < _MOST_VALUES):
                 self.bars[length] = max(int(value), self.bars.get(length, 0))
         return spoke
@@ -228,7 +228,7 @@ class Launch:
         """Equal for two launches that say the same."""
         facts = tuple((name, *said) for name, said in self.facts.items())
         rates = tuple(one.rates.tobytes() for of in self.rates.values() for one in of.values())
-        return facts, rates, self.diverged, self.mixed, *self.last.values(), *self.bars.items()
+        return facts, rates, self.failed, self.mixed, *self.last.values(), *self.bars.items()
 
     def trace(self) -> list[Trace]:
         """The first rates of one speaker, of the metric that is said most often."""

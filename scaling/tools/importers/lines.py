@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from io import BytesIO
-from itertools import count, islice, repeat
+from itertools import chain, count, islice, repeat
 from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ BLOCK_BYTES = 1 << 20
 # kept of a line
 MOST_LINE_BYTES = 1 << 20
 CUT = "\u2026"
+# what reading a damaged object or line raises
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 # of the first block: with a larger share of control characters it is not text
 MOST_CONTROL = 0.02
 _ENDING = re.compile(rb"[\r\n]")
@@ -33,6 +35,7 @@ _MAGIC = {
     b"BZh": "is compressed: bunzip2 it first",
     b"PK\x03\x04": "is a zip archive: unzip it first",
     b"\xfd7zXZ": "is compressed: unxz it first",
+    b"\x28\xb5\x2f\xfd": "is compressed: unzstd it first",
     b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
     b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
 }
@@ -52,15 +55,18 @@ class LogLine(NamedTuple):
 _line: Callable[[Iterable[Any]], LogLine] = partial(tuple.__new__, LogLine)
 
 
-def blocks(log: Path) -> Iterator[str]:
+def blocks(log: Path) -> Generator[str]:
     """Yield whole lines, about a MiB at a time. Raises UsageError for unreadable files and binary files."""
     rest = b""
     try:
         with BytesIO(_outputs(log)) if log.suffix == ".ipynb" else log.open("rb") as file:
             first = file.read(BLOCK_BYTES)
             _refuse_binary(first)
-            for data in _chunks(first.removeprefix(BOM_UTF8), file):
-                text = rest + (_from_its_end(data) if len(rest) == MOST_LINE_BYTES else data)
+            rest_of_file = iter(partial(file.read, BLOCK_BYTES), b"")
+            for data in chain([first.removeprefix(BOM_UTF8)], rest_of_file):
+                is_long = len(rest) == MOST_LINE_BYTES  # an ellipsis marks what is dropped of its line
+                ending = _ENDING.search(data) if is_long else None
+                text = rest + (CUT.encode() + data[ending.start() :] if ending else b"" if is_long else data)
                 end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1  # a last \r may be half of \r\n
                 whole, rest = text[:end], text[end : end + MOST_LINE_BYTES]
                 if whole:
@@ -75,28 +81,14 @@ def _outputs(notebook: Path) -> bytes:
     """Outputs and Markdown of a Jupyter notebook, in order. Raises UsageError for another file."""
     try:
         cells = json.loads(notebook.read_bytes())["cells"]
-        parts = [part for cell in cells for part in (*cell.get("outputs", ()), _markdown(cell))]
+        parts = list[dict[str, Any]]()
+        for cell in cells:
+            parts += cell.get("outputs", ())
+            parts += [{"text": cell.get("source", "")}] * (cell.get("cell_type") == "markdown")
         texts = [part.get("text") or part.get("data", {}).get("text/plain", "") for part in parts]
         return "\n".join(map("".join, texts)).encode("utf-8", "replace")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except DAMAGED:
         raise UsageError("is no notebook with outputs: save what its cell printed as text") from None
-
-
-def _markdown(cell: dict[str, Any]) -> dict[str, Any]:
-    return {"text": cell.get("source", "")} if cell.get("cell_type") == "markdown" else {}
-
-
-def _from_its_end(data: bytes) -> bytes:
-    """The data after a line that exceeds MOST_LINE_BYTES; an ellipsis marks the dropped part."""
-    ending = _ENDING.search(data)
-    return CUT.encode() + data[ending.start() :] if ending else b""
-
-
-def _chunks(first: bytes, file: Iterable[bytes]) -> Iterator[bytes]:
-    data = first
-    while data:
-        yield data
-        data = file.read(BLOCK_BYTES)  # type: ignore[attr-defined]
 
 
 def _refuse_binary(data: bytes) -> None:

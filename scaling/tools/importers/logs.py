@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import isfinite
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -135,7 +134,7 @@ class Skipped:
 def number(text: str) -> float:
     """Parse `7,282` as 7282.0; NaN for infinity and impossible rates."""
     value = float(text.replace(",", "") if "," in text else text)
-    return value if isfinite(value) and 0 <= value < MOST_RATE else float("nan")
+    return value if 0 <= value < MOST_RATE else float("nan")
 
 
 def agreed(said: Iterable[_Said], given: _Said, flag: str, what: str) -> _Said | None:

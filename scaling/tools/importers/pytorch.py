@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from scaling.tools.importers.engine import Grammar, Value, mesh, of_bars, of_device, sizes
-from scaling.tools.importers.launch import Launch, Unfinished, form
+from scaling.tools.importers.launch import Launch, form
 from scaling.tools.importers.lines import LogLine
 from scaling.tools.importers.logs import Refused, number
 
@@ -105,7 +105,7 @@ HF_TRAINER = Grammar(
 # full bar with a result of the validation and no earlier state of its epoch.
 
 # `50%|####    | `; SageMaker leaves the bar out
-_DRAWN = r": *(?:\d+% +(?=\d)|(?:\d+%)?\|.*?\| *)?"
+_DRAWN = r"(?:: *)+(?:\d+% +(?=\d)|(?:\d+%)?\|.*?\| *)?"
 _BAR = re.compile(
     rf"(?:Epoch (\d{{1,9}})|Training[^:|]*){_DRAWN}"
     r"(\d{1,12})(?:/(?:\d{1,12}|\?)|it) \[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
@@ -150,12 +150,6 @@ def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
         yield {"epoch": epoch, "step": bar[2], "bar_rate": rate, "_done": f"{epoch} {done}"}
 
 
-def _lightning_rate(launch: Launch) -> Value:
-    if not launch.rates.get("bar_rate"):
-        raise Unfinished("has no whole bar of an epoch with its rate")
-    return of_bars(launch)
-
-
 LIGHTNING = Grammar(
     name="lightning",
     said=(
@@ -165,7 +159,7 @@ LIGHTNING = Grammar(
     words=("it/s", "s/it"),
     # bars of other programs look the same
     also=r"v_num|Sanity Checking|LOCAL_RANK: \d|GPU available|Starting with \d+ proc|Trainer\.fit",
-    value=_lightning_rate, objects=_of_lightning,
+    value=of_bars, objects=_of_lightning,
     lacks="has no whole bar of an epoch with its rate before a validation, whose seconds are in later bars",
     lines=(
         form("Starting with", r"Starting with <world_size> processes", begins=True),

@@ -17,7 +17,7 @@ from scaling.records.run import ImportedRow
 from scaling.tools.importers.engine import agrees_with_flags, as_degrees, as_text, counts, of_steps, unit_of_steps
 from scaling.tools.importers.generic import UNITS, per_second
 from scaling.tools.importers.launch import Launch
-from scaling.tools.importers.lines import CUT, LogLine
+from scaling.tools.importers.lines import CUT, DAMAGED, LogLine
 from scaling.tools.importers.logs import Form, Found, Given, Refused, Skipped, Tool, row, world_size
 
 NAME = "table"
@@ -27,13 +27,17 @@ COLUMNS = {
     "unit": ("unit",), "model": ("model",), "precision": ("precision", "dtype"), "parallelism": ("parallelism",),
     "batch_size": ("batch", "batch_size", "batch_per_device"),
     "label": ("label", "name", "run"),
-    "step": ("step", "epoch", "iteration"),
+    "step": ("step", "epoch", "iteration", "global_step", "train/global_step", "_step"),
+    "loss": ("loss", "train_loss", "train/loss"),
 }  # fmt: skip
 # a rate by its column's name
-_RATE = re.compile(r"(images|samples|sequences|tokens|steps)(?:/|_per_|_)s(?:ec(?:ond)?)?$|throughput$")
+_EACH = r"(?:/|_per_|\bper_)(?:gpu|device|chip)s?(?![a-z0-9])"
+_RATE = re.compile(
+    rf"(images|samples|sequences|tokens|steps)(?:/|_per_|_)s(?:ec(?:ond)?)?(?:{_EACH})?$|throughput(?:{_EACH})?$"
+)
 # what W&B adds to a column
 _BOUNDS = ("__min", "__max")
-_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error)
+_DAMAGED = (*DAMAGED, csv.Error)
 
 
 def is_table(text: str, form: Form) -> bool:
@@ -66,7 +70,9 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
             if not said["rate"][-1].isdigit():
                 raise ValueError
             rate, step = per_second(said.pop("rate"), _unit(said, columns, given)), said.pop("step", None)
+            loss = said.pop("loss", None)
             launch = Launch(given) if step is None else launches[tuple(said.items())]
+            launch.add(line, {"loss": loss})
             if given.world_size or given.batch_size:
                 launch.add(line, counts(" ".join(f"{name}={value}" for name, value in cells.items())))
             if step is None:
@@ -95,33 +101,32 @@ def _names(text: str) -> Sequence[str]:
 
 def _columns(names: Sequence[str], form: Form) -> dict[str, str]:
     """The name of each column that is known. Raises Refused for several columns of rates."""
-    plain = {
-        name: re.sub(r"[^a-z0-9/]+", "_", name.lower()) for name in names if not name.lower().endswith(_BOUNDS)
-    }
+    plain = {name: _plain(name) for name in names if not name.lower().endswith(_BOUNDS)}
     known = {
         column: next(name for name in plain if plain[name] in aliases)
         for column, aliases in COLUMNS.items()
         if set(aliases) & set(plain.values())
     }
     if form.rate or "rate" not in known:
-        rates = [name for name in plain if re.search(form.rate or _RATE, name if form.rate else plain[name])]
-        if len(rates) > 1:
+        found = [name for name in plain if re.search(form.rate or _RATE, name if form.rate else plain[name])]
+        of_all = [name for name in found if not re.search(_EACH, plain[name])]
+        if len(rates := of_all if of_all and not form.rate else found) > 1:
             raise Refused(f"has several columns of rates ({', '.join(rates[:4])}): choose one with --rate NAME")
         known |= dict.fromkeys(["rate"][: len(rates)], "".join(rates))
     return known
 
 
 def _unit(said: Mapping[str, str], columns: Mapping[str, str], given: Given) -> str:
-    unit = said.get("unit", "").removesuffix("/s") or given.form.unit or _unit_of(columns["rate"])
+    unit = said.get("unit", "").removesuffix("/s") or given.form.unit
+    unit = unit or ((found := _RATE.search(_plain(columns["rate"]))) and found[1]) or ""
     if unit not in UNITS:
         raise Refused(f"does not say the unit of its rates: add --unit ({', '.join(UNITS)})")
     return unit
 
 
 @cache
-def _unit_of(name: str) -> str:
-    found = _RATE.search(re.sub(r"[^a-z0-9/]+", "_", name.lower()))
-    return (found and found[1]) or ""
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9/]+", "_", name.lower())
 
 
 def _made(said: Mapping[str, str], rate: float | None, columns: Mapping[str, str], launch: Launch) -> ImportedRow:
@@ -135,10 +140,11 @@ def _made(said: Mapping[str, str], rate: float | None, columns: Mapping[str, str
         launch.facts["batch_size"].update({str(batch): LogLine(0, None, "") for batch in batches})
         (rate, notes), named = of_steps(launch, rate, *notes), unit_of_steps(launch)
     agrees_with_flags(launch)
-    if launch.given.form.per_device:
+    if given.form.per_device or re.search(_EACH, _plain(columns["rate"])):
         rate, notes = launch.devices * rate, (*notes, "the rate of a device x devices")
     return row(
-        given, tool=NAME, unit=named, rate=rate, world_size=launch.devices, batches=batches,
+        given, tool=NAME, unit=named, rate=None if launch.failed else rate, failed=launch.failed,
+        world_size=launch.devices, batches=batches,
         models=[said.get("model", "")], precisions=[said.get("precision", "")],
         parallelism=as_text(as_degrees(said.get("parallelism", ""))), label=said.get("label", ""),
         notes=notes, steps=launch.used.size, spread=launch.spread(),

@@ -68,8 +68,10 @@ def _total(launch: Launch) -> Value:
 
 def _sizes(launch: Launch) -> Iterable[int]:
     said, given = sizes(launch), launch.given.world_size
-    if said and given and given % min(said) == 0 and launch.rates.get("rate") and given > min(said):
-        processes, step = given // min(said), launch.median(launch.pooled("rate"))
+    processes, left = divmod(given, min(said, default=1))
+    lists_all = any(text.count("horovod/") > 1 for text in launch.texts("own"))
+    if said and processes > 1 and not left and not lists_all and launch.rates.get("rate"):
+        step = launch.median(launch.pooled("rate"))
         if abs(_total(launch)[0] - step * processes) <= APART * step:
             return [given]  # older versions print the batch of one process
     return said

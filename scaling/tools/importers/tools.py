@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import closing
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,6 @@ from scaling.records.run import ImportedRow
 from scaling.text import one_line
 from scaling.tools.importers import collectives, generic, language_models, pytorch, table, tensorflow, vision
 from scaling.tools.importers.engine import Grammar
-from scaling.tools.importers.generic import Likeliest
 from scaling.tools.importers.launches import Clock, ReadLog, refuse_same_launch
 from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool
@@ -109,10 +109,7 @@ def _one_of(found: Set[str], path: Path) -> str:
     names = sorted(name for name in found if not found & INSIDE.get(name, set()))
     if not names:
         unknown = Unknown("no line of it is of a known tool (--list shows their lines); --rate reads any log")
-        likeliest = Likeliest()
-        for line in of_blocks(islice(blocks(path), _LOOKED_AT)):
-            likeliest.add(line)
-        unknown.hints = likeliest.hints(str(path))
+        unknown.hints = generic.hints(of_blocks(islice(blocks(path), _LOOKED_AT)), str(path))
         raise unknown
     if len(names) > 1:
         raise Refused(f"has lines of {' and of '.join(names)}: split it, or choose one with --tool {names[0]}")
@@ -124,9 +121,10 @@ def read(log: Log, given: Given) -> ReadLog:
     tool = generic.of_form(given.form) if log.tool == generic.NAME else TOOLS.get(log.tool, table.TOOL)
     may_say = tool.may_say(given) if isinstance(tool, Grammar) else None
     clock = Clock(tool.marks)
-    found = tool.read(of_blocks(clock.watch(blocks(log.path)), tool is not table.TOOL, may_say), given)
+    with closing(blocks(log.path)) as text:
+        found = tool.read(of_blocks(clock.watch(text), tool is not table.TOOL, may_say), given)
     if not found.rows and not found.bandwidths:
-        raise Refused(f"has no line that is whole and says a rate of {log.tool}")
+        raise Refused("; ".join([f"has no line that is whole and says a rate of {log.tool}", *found.notes]))
     named = one_line(log.path.name)
     found = replace(
         found,

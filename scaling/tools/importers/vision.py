@@ -137,8 +137,9 @@ DETECTRON2 = Grammar(
     name="detectron2", value=_last,
     lines=(
         form(
-            "d2.utils.events",
-            r"\]: +eta: .* iter: <step> +total_loss: <loss> .*?(?<!_)time: <seconds> +(?:last|data)_time: ",
+            "utils.events",
+            r"utils\.events\b.*? eta: .* iter: <step> +total_loss: <loss> .*?(?<!_)time: <seconds> +"
+            r"(?:last|data)_time: ",
         ),
         form("World size", r"World size: <world_size>\s*$", begins=True),
         form("IMS_PER_BATCH", r"^\s*IMS_PER_BATCH: <global_batch>\s*$"),

@@ -249,6 +249,7 @@ def test_an_output_below_a_file_is_refused(tmp_path: Path, capsys: pytest.Captur
         (b"hello\n", "no line of it is of a known tool"),
         (bytes(range(256)) * 9, "is a binary file, not a log"),
         (b"\x1f\x8b\x08" + bytes(50), "is compressed: gunzip it first"),
+        (b"\x28\xb5\x2f\xfd" + bytes(50), "is compressed: unzstd it first"),
         ("Total img/sec".encode("utf-16"), "is UTF-16"),
     ],
 )

@@ -81,6 +81,64 @@ def test_a_resumed_training_at_another_rate_is_no_median_of_both(tmp_path: Path)
     assert "has launches from 5000 to 10000" in refusal(written(tmp_path, text), given(TOKENS))
 
 
+PARTS = ("12 345.6", "12'345.6", "12_345.6", "12\u202f345.6", "12.345,6", "12345,6", "10.61K", "1.25e+04", "nan")
+
+
+@pytest.mark.parametrize("said", PARTS)
+def test_a_part_of_a_number_is_no_rate(said: str, tmp_path: Path) -> None:
+    log = written(tmp_path, f"step 1 tok/s: {said} loss 2\n" * 3)
+    form = Form(rate=r"tok/s: ([\d.,]+)", unit="tokens")
+    assert "finds a whole number" in refusal(log, given(form))
+
+
+def test_a_loss_that_is_no_number_is_a_failure(tmp_path: Path) -> None:
+    """karpathy/nanoGPT#215; the loss of a validation, and a score of llm.c, are none."""
+    text = "iter 3000: loss 4.2490, time 1019.95ms\niter 3010: loss nan, time 1015.95ms, mfu 14.36%\n"
+    form = Form(rate=r"time ([\d.]+)ms", unit="ms/step")
+    row = only_row(written(tmp_path, text), given(form))
+    assert (row.rate, row.failed) == (None, "the loss is no number")
+    for other in ("val_loss nan", "loss 3.2 (+nanz)"):
+        assert only_row(written(tmp_path, text.replace("loss nan", other)), given(form)).rate == 1000 / 1015.95
+
+
+def test_rates_of_an_evaluation_are_left_out(tmp_path: Path) -> None:
+    train = "epoch 0 step {} | val loss 2.1, val: n/a, val_f1 0.5 | 100{}.0 samples/s\n"
+    evaluation = "epoch 0 eval step {} | loss 2.1 | 3000.0 samples/s\nEvaluating: 25%|# | 5/20 300 samples/s\n"
+    text = "".join(train.format(step, step) for step in range(3)) + evaluation * 5
+    form = Form(rate=r"([\d.]+) samples/s", unit="samples")
+    row = only_row(written(tmp_path, text), given(form))
+    assert (row.rate, row.steps) == (1001.5, 2)
+    assert "and lines of an evaluation" in row.notes[0]
+
+
+@pytest.mark.parametrize("unit", ["steps", "s/step"])
+def test_a_bar_around_one_step_a_second_says_its_unit(unit: str, tmp_path: Path) -> None:
+    bars = " 1%|# | 1/9 [00:01<00:09,  2.00it/s]\n" + " 2%|# | 2/9 [00:02<00:08,  {}]\n" * 3
+    form = Form(rate=r"([\d.]+(?:it/s|s/it))", unit=unit)
+    log = written(tmp_path, bars.format("1.25it/s", "1.25s/it", "1.60s/it"))
+    assert only_row(log, given(form)).rate == 0.8
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (Form(rate=r"tok/s: [\d.]+k", unit="tokens"), r"--rate 'tok/s: [\d.]+k' has no group"),
+        (Form(rate=TOKENS.rate, unit="tokens", step="iter"), "--step 'iter' has no group"),
+        (Form(rate=TOKENS.rate), "needs --rate 'WORDS ([\\d.,]+)' and --unit NAME (images, "),
+    ],
+)
+def test_a_form_that_cannot_read_is_refused(form: Form, said: str, tmp_path: Path) -> None:
+    assert said in refusal(written(tmp_path, steps(2, 10, 10)), given(form))
+
+
+def test_a_program_that_a_log_begins_with_says_no_number_of_devices(tmp_path: Path) -> None:
+    """records of KellerJordan/modded-nanogpt hold the program."""
+    code = "    def __init__(self, params, rank=0, world_size=1):\n"
+    assert only_row(written(tmp_path, code + steps(2, 10, 10)), given(TOKENS)).world_size == 4
+    said = code.replace("1):", "1)")
+    assert "--world-size 4: the log says 1" in refusal(written(tmp_path, said + steps(2, 10, 10)), given(TOKENS))
+
+
 @pytest.mark.parametrize(
     ("rate", "line"),
     [
@@ -144,7 +202,7 @@ STYLES = [
     ("Step {} | loss 2.3 | throughput (samples/sec) 123.4", "samples", 123.4),
     ("step {0}/100 {0}% | gpu util 95% | mfu 41.2% | tokens/s 2234.5", "tokens", 2234.5),
     (" 9%|#     | {}/100 [00:01<00:50,  1.91it/s, loss=2.3]", "steps", 1.91),
-    (" 9%|#     | {}/100 [00:01<00:50,  2.00s/it, loss=2.3]", "s/step", 0.5),
+    (" 9%|#     | {}/100 [00:01<00:50,  2.00s/it, loss=2.3]", "steps", 0.5),
     ("step {}: loss 2.3, 12,341 tokens/s, 1,021 ms", "tokens", 12341.0),
     ("\x1b[32mINFO\x1b[0m step {} \x1b[36mtokens/sec\x1b[0m: \x1b[1m9816.5\x1b[0m", "tokens", 9816.5),
     ("step {} loss 2.1 | 15.5K tok/s | 41.3 TFLOPs", "tokens", 15500.0),
@@ -173,6 +231,9 @@ STYLES = [
     ("s/it: 0.5, step {}", "s/step", 2.0),
     ("12.5 steps per sec ({})", "steps", 12.5),
     ("train_samples_per_second=17.5 at {}", "samples", 17.5),
+    ("step:{}/4578 train_loss:3.2 train_time:619224ms step_avg:125.00ms", "ms/step", 8.0),
+    ("Epoch[0] Batch [{}]\tSpeed: 71.18 samples/sec 1971.60 tokens/sec 1.27 updates/sec", "samples", 71.18),
+    ("iter {}: loss 4.0863, time 500.00ms, mfu 15.34%", "ms/step", 2.0),
 ]
 
 
@@ -203,12 +264,95 @@ def test_a_unit_that_no_line_says_is_left_to_the_user(line: str, tmp_path: Path)
         "tokens/s: 101.0-121.0", "items: 12, timeout: 30.0 s", "step 1 mem 12.3GiB speed 1.2x", "tokens/s: -12.0",
         "Step 50/ 1000; acc: 10.2; tok/s: 5120/5600; 3 sec", "5 ms/batch 13.11", "eval_samples_per_second: 12.5",
         "val tokens per second 12.0", "eval samples/s 100.0 train samples/s 200.0", "throughput=12.3GB/s",
-        "samples/gpu/sec: 13.2%", "step:9/1000 train_time:2500ms step_avg:250.12ms", "1.5e3 ms/iter 12",
+        "samples/gpu/sec: 13.2%", "step:9/1000 train_time:2500ms", "1.5e3 ms/iter 12", "loss 2.0 tok/s: nan",
+        "tokens/s: 12 345.6", "tokens/s: 12'345.6", "tokens/s: 12_345.6", "12\u202f345.6 tokens/s",
         "100: 2.1, 2.2 avg, 0.001 rate, 3.2 seconds, 6400 images", "elapsed_time_per_iteration_ms 512.3",
     ],
 )  # fmt: skip
 def test_no_command_is_offered_for_what_may_be_no_rate(line: str, tmp_path: Path) -> None:
     assert hints_of(written(tmp_path, f"{line}\n" * 3)) == ()
+
+
+# lines of public logs, where they were found, and what the command that is offered reads
+_AWS = "https://github.com/aws-samples/awsome-distributed-training/blob/main/3.test_cases"
+OFFERED = [
+    (
+        "https://github.com/karpathy/nanoGPT/issues/110",
+        "iter 1631: loss 4.0863, time 561.94ms\niter 1632: loss 3.7441, time 563.15ms\n"
+        "iter 1633: loss 3.9848, time 562.11ms\n",
+        "ms/step", 1.77737,
+    ),
+    (
+        f"{_AWS}/pytorch/picotron/SmolLM-1.7B/ec2/README.md",
+        "Generating train split: 100%|#####| 2119719/2119719 [00:05<00:00, 356503.03 examples/s]\n"
+        "[rank 2] Step: 1     | Loss: 10.9062 | Tokens/s:  199.02 | Tokens/s/GPU: 24.88\n"
+        "[rank 2] Step: 2     | Loss: 8.5469 | Tokens/s:   1.68K | Tokens/s/GPU: 209.63\n"
+        "[rank 2] Step: 3     | Loss: 8.9219 | Tokens/s:  10.61K | Tokens/s/GPU: 1.33K\n",
+        "tokens", 6145.0,
+    ),
+    (
+        f"{_AWS}/23.SMHP-esm2/README.md",
+        "Flattening the indices: 100%|####| 10000000/10000000 [00:32<00:00, 306990.36 examples/s]\n"
+        " 19%|#8        | 18/97 [01:50<08:31,  6.39s/it]\n 36%|###5      | 35/97 [03:39<06:42,  6.39s/it]\n"
+        " 68%|######7   | 65/97 [06:57<03:24,  6.38s/it]\n",
+        "steps", 1 / 6.385,
+    ),
+    (
+        "https://github.com/kubeflow/trainer/blob/master/examples/torchtune/llama3_2/alpaca-trainjob-yaml.ipynb",
+        "Fetching 3 files: 100%|######| 3/3 [00:01<00:00,  1.82it/s]\n"
+        "1|1624|Loss: 1.4217: 100%|###| 1624/1625 [21:54<00:00,  1.22it/s]\n"
+        "1|1625|Loss: 1.5839784145355225: 100%|####| 1625/1625 [21:54<00:00,  1.23it/s]INFO:torchtune.utils\n",
+        "steps", 1.23,
+    ),
+    (
+        "https://github.com/Lightning-AI/pytorch-lightning/issues/3403, without its v_num",
+        "Validating: 60it [00:21,  3.61it/s]\nEpoch 26: : 632it [08:13,  1.28it/s, loss=0.111]\n"
+        "Validating: 62it [00:22,  4.62it/s]\nEpoch 26: : 634it [08:14,  1.28it/s, loss=0.111]\n",
+        "steps", 1.28,
+    ),
+    (
+        "https://github.com/AI-Hypercomputer/maxtext/issues/8",
+        "completed step: 15107, seconds: 2.167, TFLOP/s: 36.722, loss: 2.191\n"
+        "completed step: 15108, seconds: 2.164, TFLOP/s: 36.771, loss: 2.173\n",
+        "NAME", 1 / 2.164,
+    ),
+    (
+        "a public log of OLMo, 2024",
+        "[2024-04-17 09:42:38] INFO     [olmo.train:816, rank=0] [step=2/739328]\n"
+        "    throughput/device/tokens_per_second=45,538\n    throughput/device/batches_per_second=0.0869\n"
+        "[2024-04-17 09:42:50] INFO     [olmo.train:816, rank=0] [step=3/739328]\n"
+        "    throughput/device/tokens_per_second=45,368\n    throughput/device/batches_per_second=0.0865\n",
+        "tokens --per-device", 45368.0,
+    ),
+    (
+        "https://github.com/phamdinhkhanh/general_backbone/blob/main/README.md, of timm",
+        "Train: 0 [   0/33 (  0%)]  Loss: 8.863 (8.86)  Time: 1.663s,    9.62/s  (1.663s,    9.62/s)\n"
+        "Train: 0 [  32/33 (100%)]  Loss: 1.336 (4.00)  Time: 0.934s,    8.57/s  (0.218s,   36.68/s)\n"
+        "Test: [   0/29]  Time: 0.560 (0.560)  Loss:  0.6912 (0.6912)  Acc@1: 87.5000 (87.5000)\n"
+        "Test: [  29/29]  Time: 0.041 (0.064)  Loss:  0.5951 (0.5882)  Acc@1: 81.2500 (87.5000)\n",
+        "s/step", 1 / 0.934,
+    ),
+    (
+        "https://github.com/mlfoundations/open_clip/pull/129",
+        "Train Epoch: 1 [ 32833536/407371776 (8%)] Loss: 0.40883 (0.4749) Data (t): 0.080 Batch (t): 1.762s, "
+        "37194/s LR: 0.000156 Logit Scale: 100.000\n" * 2,
+        "NAME", 1 / 37194,
+    ),
+    (f"{_AWS}/pytorch/mosaicml-composer/mpt/README.md", "  Train time/batch: 0\n  Train time/token: 0\n", "", 0.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("_", "text", "unit", "rate"), OFFERED)
+def test_the_command_that_is_offered_reads_a_public_log(
+    _: str, text: str, unit: str, rate: float, tmp_path: Path
+) -> None:
+    """No bar of a preparation or an evaluation, and no counter. A unit that the user must give is s/step here."""
+    log = written(tmp_path, text)
+    said, _, rest = (hints_of(log) or ("--rate '' --unit  ",))[-1].partition("--rate '")[2].rpartition("' --unit ")
+    assert rest.partition(" --world-size")[0].strip() == unit
+    if unit:
+        form = Form(rate=said, unit=unit.replace("NAME", "s/step").removesuffix(" --per-device"))
+        assert only_row(log, given(form, world_size=1)).rate == pytest.approx(rate, rel=1e-4)
 
 
 def hints_of(log: Path) -> tuple[str, ...]:
@@ -243,6 +387,30 @@ def test_a_column_of_weights_and_biases_is_chosen(tmp_path: Path) -> None:
     log = written(tmp_path, text)
     assert "several columns of rates (a - throughput, b - throughput)" in refusal(log, given(Form(unit="samples")))
     assert only_row(log, given(Form(rate="^a -", unit="samples"))).rate == 101.5
+
+
+@pytest.mark.parametrize(
+    "name", ["throughput/device/tokens_per_sec", "train/tokens_per_second_per_gpu", "tokens/s/gpu"]
+)
+def test_a_column_of_one_device_is_multiplied(name: str, tmp_path: Path) -> None:
+    """As Composer, OLMo and torchtune name it; the x axis of Hugging Face's Trainer."""
+    text = f'"train/global_step","run - {name}"\n"1","50"\n"2","100"\n"3","102"\n'
+    assert only_row(written(tmp_path, text), Given(world_size=8)).rate == 808
+    both = (
+        text.replace('step",', 'step","tokens/s",').replace('","', '","1","').replace('","1","tokens', '","tokens')
+    )
+    assert only_row(written(tmp_path, both.replace('s","1","r', 's","r')), Given(world_size=8)).rate == 1
+
+
+def test_a_table_says_that_its_loss_is_no_number(tmp_path: Path) -> None:
+    text = '{"step": 1, "tokens/s": 9, "loss": 2.1}\n{"step": 2, "tokens/s": 9, "loss": NaN}\n'
+    row = only_row(written(tmp_path, text), Given(world_size=8))
+    assert (row.rate, row.failed) == (None, "the loss is no number")
+
+
+def test_a_table_without_a_whole_row_shows_one(tmp_path: Path) -> None:
+    said = refusal(written(tmp_path, "N;tokens/s\n1;12345,5\n8;90000,5\n"))
+    assert said.endswith("2 lines skipped that looked like data: the first is line 2: 1;12345,5")
 
 
 def test_a_damaged_row_is_skipped_and_counted(tmp_path: Path) -> None:

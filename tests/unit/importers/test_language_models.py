@@ -92,6 +92,20 @@ def test_megatron_without_a_split_says_so(tmp_path: Path) -> None:
     assert (row.parallelism, row.batch_size) == ("tp=1", 8)
 
 
+def test_megatron_says_its_split_in_words(tmp_path: Path) -> None:
+    """megatron/megatron-lm/slurm/gpt3/README.md of aws-samples/awsome-distributed-training."""
+    line = (
+        " iteration        {}/  508626 | consumed samples:          {} | elapsed time per iteration (ms): {} | "
+        "learning rate: 0.000E+00 | global batch size:   288 | loss scale: 4294967296.0 |\n"
+    )
+    text = "> initialized tensor model parallel with size 8\n> initialized pipeline model parallel with size 1\n"
+    text += line.format(1, 288, 255940.5) + line.format(2, 576, 243438.3) + line.format(3, 864, 243344.4)
+    row = only_row(written(tmp_path, text), Given(world_size=64))
+    assert (row.parallelism, row.batch_size) == ("tp=8", 36)
+    assert row.rate == pytest.approx(1.18328, rel=1e-4)
+    assert "splits its model over 8 devices: 63" in refusal(written(tmp_path, text), Given(world_size=63))
+
+
 def test_fp8_is_another_precision(tmp_path: Path) -> None:
     fp8 = f"  fp8 {'.' * 45} hybrid\n"
     assert only_row(written(tmp_path, fp8 + MEGATRON)).precision == "hybrid"
@@ -232,8 +246,10 @@ def test_a_global_batch_is_a_multiple_of_the_ranks(tmp_path: Path) -> None:
     assert only_row(log, Given(world_size=4, parallelism="tp=1")).batch_size == 8
 
 
-def test_a_split_that_the_log_contradicts_is_refused() -> None:
+def test_a_split_that_the_log_contradicts_is_refused(tmp_path: Path) -> None:
     said = refusal(SAMPLES / "megatron.log", Given(parallelism="tp=4"))
     assert said == "--parallelism tp=4: the log says tp=2"
+    said = refusal(written(tmp_path, of_nemo(8, 0.5)), Given(world_size=10, parallelism="tp=3"))
+    assert said == "splits its model over 3 devices: 10 are no multiple of them"
     said = refusal(SAMPLES / "horovod_n4.log", Given(parallelism="tp=8"))
     assert said == "splits its model over 8 devices: 4 are no multiple of them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from itertools import product
 from pathlib import Path
@@ -191,6 +192,19 @@ def test_a_bar_of_an_hour_is_many_lines_and_the_rest_of_a_long_line_is_not_joine
         assert [text for _, text in read(tmp_path, ending.join([*bars, ""]).encode()) if text] == bars
     found = [text for _, text in read(tmp_path, b"rate 1" + b"2" * 100 + b"3 images\rnext\n")]
     assert found == ["rate 1" + "2" * 34 + lines.CUT, "next"]
+
+
+def test_a_log_that_is_refused_within_is_closed(tmp_path: Path) -> None:
+    """Without the collector of cycles, which an exception makes."""
+    log = written(
+        tmp_path, f"  Continuing training from global step 288\n{(SAMPLES / 'hf_trainer.log').read_text()}"
+    )
+    gc.disable()
+    try:
+        assert "was resumed from global step 288" in refusal(log)
+        assert log not in {one.resolve() for one in Path("/proc/self/fd").iterdir()}
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

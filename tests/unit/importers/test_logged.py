@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_processes_that_the_header_leaves_out_are_told_by_the_flag(tmp_path: Pat
     assert "--world-size N must count devices" in refusal(written(tmp_path, text))
     assert only_row(written(tmp_path, text), Given(world_size=8)).world_size == 8
     assert "the log says 1" in refusal(written(tmp_path, text), Given(world_size=4))
+
+
+def test_a_header_that_lists_all_ranks_of_horovod_contradicts_the_flag(tmp_path: Path) -> None:
+    """kubeflow/mpi-operator, whose steps are of one process: 2 x 102.4 images/sec are 204.75."""
+    text = re.sub(r"sec: 20[45]\.[389] ", "sec: 102.4 ", TEXT.replace("'/gpu:", "'horovod/gpu:"))
+    assert text.count("102.4") == 3
+    assert only_row(written(tmp_path, text)).world_size == 2
+    assert "--world-size 4: the log says 2" in refusal(written(tmp_path, text), Given(world_size=4))
 
 
 def test_asynchronous_servers_are_marked(tmp_path: Path) -> None:

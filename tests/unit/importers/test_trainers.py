@@ -54,6 +54,13 @@ def test_the_first_epoch_of_a_bar_is_left_out(tmp_path: Path) -> None:
     assert row.rate == pytest.approx(8.1 * 2 * 16)
 
 
+def test_a_bar_of_lightning_0_of_data_without_a_length(tmp_path: Path) -> None:
+    """Lightning-AI/pytorch-lightning#3403."""
+    bar = "Epoch {}: : {}it [08:13,  {}it/s, loss=0.111, v_num=0]\n"
+    bars = bar.format(26, 632, 1.28) + bar.format(27, 634, 1.21)
+    assert only_row(written(tmp_path, bars), TWO).rate == pytest.approx(1.21)
+
+
 def test_a_bar_of_lightning_1_without_a_total(tmp_path: Path) -> None:
     bars = "".join(
         f"Epoch {n}: 200it [00:25, {rate}it/s, loss=2.1, v_num=0]\n" for n, rate in enumerate((5.0, 8.0, 8.2))

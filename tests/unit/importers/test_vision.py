@@ -112,6 +112,16 @@ def test_older_lines_of_detectron2(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, text.replace("iter: 1059", "iter: 1359")), EIGHT).rate == 2.0
 
 
+def test_detectron2_with_the_logger_of_a_program(tmp_path: Path) -> None:
+    """facebookresearch/detectron2#2993."""
+    text = (
+        "2021-04-29 23:20:27,823 - INFO - detectron2.utils.events  -  eta: 0:08:24  iter: 719  total_loss: 0.84  "
+        "loss_cls: 0.139  loss_mask: 0.5817  time: 1.8043  data_time: 0.0030  lr: 0.006  max_mem: 5216M\n"
+        "Data time: 0.00s (0.19%), forward time: 0.920s (52.18%), backward time: 0.292s (16.56%)\n"
+    )
+    assert only_row(written(tmp_path, text), ONE).rate == pytest.approx(1 / 1.8043)
+
+
 def test_a_scaled_batch_of_detectron2_is_refused(tmp_path: Path) -> None:
     text = (SAMPLES / "detectron2.log").read_text()
     scaled = "Auto-scaling the config to batch_size=32, learning_rate=0.04, max_iter=45000.\n"
