@@ -11,9 +11,8 @@ from random import Random
 import pytest
 
 from scaling.errors import UsageError
-from scaling.tools.importers.launches import Clock, is_together, time_of
 from scaling.tools.importers.logs import Given, Trace
-from scaling.tools.importers.tools import read_all
+from scaling.tools.importers.tools import Clock, is_together, read_all, time_of
 from tests.support.imported_logs import written
 
 GIVEN = Given(world_size=8, batch_size=2, model="gpt", precision="bf16")
