@@ -33,8 +33,8 @@ FRAMEWORK = Framework(
     device_rates="scaling.frameworks.pytorch.device_rates",
     defaults={"cpu": "gloo", "cuda": "nccl", "emulated": "gloo"},
     exchanges={
-        "": Exchange(overlap="ddp", messages="buckets"),
-        "fsdp2": Exchange(method="sharded", overlap="ddp", messages="buckets", by_nccl=True),
+        "": Exchange(messages="buckets"),
+        "fsdp2": Exchange(method="sharded", messages="buckets", by_nccl=True),
         "horovod": horovod.EXCHANGE,
     },
     own_models=True,
