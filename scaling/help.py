@@ -185,6 +185,8 @@ def _wrong_value(parameter: Any, context: Any, argv: Sequence[str]) -> str:
         with suppress(ValueError):
             if number(word) < declared.min:
                 return f"{where} {word}: must be at least {declared.min}"
+            if declared.max is not None and number(word) > declared.max:
+                return f"{where} {word}: must be at most {declared.max:g}"
     if number is int and "," in word and f"{where}s" in _flags(context.command):
         return f"{where} {word}: takes one number; for several: {where}s {word}"
     return f"{where}: {word!r} is not {NUMBERS[number]}" if number else ""

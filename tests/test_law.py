@@ -114,8 +114,6 @@ NAMING = {
         "horovod pytorch tensorflow tf",
         "tools whose logs are read, and the names of their strategies",
     ),
-    "predict/model.py": ("horovod", "constants that are learned, by what they are learned from"),
-    "predict/setting.py": ("horovod", "the same"),
     "records/run.py": ("gloo torch", "the exchange that the emulator's model is of, also in older records"),
     "check/flags.py": ("torch", "help"),
     "check/verdicts/__init__.py": ("gloo", "what mends a slow library"),

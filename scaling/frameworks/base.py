@@ -247,13 +247,13 @@ class ServerModule(Protocol):
 class Exchange(Record, frozen=True, kw_only=True):
     """How forecasts (predict/) model the exchange of a mode, in the words of `setting.py` there.
 
-    * method: "ring", "sharded" or "servers_in_host". Modes with parameter servers need none.
+    * method: that of modes with parameter servers is found in the run.
     * by_nccl: NCCL carries it on GPUs.
     """
 
-    method: str = "ring"
-    overlap: str = "other"
-    messages: str = "tensors"
+    method: Literal["ring", "sharded", "servers_apart", "servers_beside"] = "ring"
+    overlap: Literal["backward", "mwms"] = "backward"
+    messages: Literal["tensors", "buckets"] = "tensors"
     by_nccl: bool = False
 
 

@@ -20,8 +20,9 @@ import numpy as np
 
 from scaling.tools.predict.__main__ import WIDEST
 from scaling.tools.predict.model import fit, predict
-from scaling.tools.predict.setting import At, Known, Observed, read
+from scaling.tools.predict.setting import At, read
 from tests.bench import published
+from tests.support.scripted_clusters import measured_at
 
 FILE = Path(__file__).resolve().parents[1] / "published-frozen.json"
 MOST_KNOWN = 2
@@ -60,16 +61,14 @@ def _rates(one: dict[str, Any]) -> dict[At, float]:
 
 def freeze(one: dict[str, Any]) -> None:
     rates = _rates(one)
-    (anchor, first), *others = rates.items()
-    known, name = tuple(others), f"from_{len(rates)}"
+    first, name = next(iter(rates.values())), f"from_{len(rates)}"
     places = [point | {"throughput": 1.0} for point in one["asked"]]
     whole = msgspec.convert(one | {"points": [one["points"][0], *places]}, published.Published)
-    observed = tuple(Observed(at=at, value=rate / first) for at, rate in known)
-    found = fit(published.setting(whole, whole.points[0]), Known(anchor, observed), read())
+    observed = tuple(measured_at(at, rate / first) for at, rate in [*rates.items()][1:])
+    found = fit(published.setting(whole, whole.points[0]), observed, read())
     for point in one["asked"] if len(rates) <= MOST_KNOWN else ():
         if _place(point) not in rates and name not in point:
-            told = predict(found, [_place(point)])
-            point[name] = [round(float(each[0]), 4) for each in told[:3]]
+            point[name] = [round(one, 4) for one in predict(found, _place(point))[:3]]
 
 
 def forecasts(plain: Sequence[dict[str, Any]]) -> Iterator[Forecast]:

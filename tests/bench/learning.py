@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from scaling.tools.predict.model import FREEDOM, Fit, Floats, equations, fit
-from scaling.tools.predict.setting import FILE, At, Known, Prior, Priors, Walk
+from scaling.tools.predict.setting import FILE, At, Prior, Priors
 from tests.bench.prediction_errors import UP, quantiles
 from tests.bench.published import Series
 
@@ -31,7 +31,7 @@ STRENGTH = 1.0
 
 
 class Belief(NamedTuple):
-    """A belief. For `hide`, `wire` and exponents, value and factor are the mean and the standard deviation."""
+    """A belief. Of `hide`, value and factor are the mean and the standard deviation of the logit."""
 
     value: float
     factor: float
@@ -44,57 +44,41 @@ _TUNING = "NCCL's src/graph/tuning.cc: 9.6 us a step between nodes, x 1.9 in its
 _WRAPPER = "DDP alone costs 2.7 % of a step of 55 ms on an H200 (tests/recorded/h200-default.jsonl)"
 _IPERF = "bytedance/byteps#29: iperf 13.7 to 21.1 Gb/s"
 _CAP, _SHARE = "B/s a card of 25 Gb/s", "share of an all-reduce alone"
-# the unit of exponents, which are normal themselves
-POWER = "exponent"
-_CAPS = "NCCL over TCP at 100 Gb/s: 4 to 6 GB/s (NVIDIA/nccl#450), 4.7 (#398); 1.8 to 3.9 at 32 Gb/s (#209)"
 BELIEFS: dict[str, Belief] = {
-    "network.tcp10.ring": Belief(0.94, 1.06, "share of the line", "TCP/IP framing leaves 0.949 of 10 GbE"),
-    "network.tcp10.servers": Belief(0.90, 1.2, "share of the line", "TCP/IP framing, and a server's own pace"),
-    "network.tcp.ring": Belief(2.2e9, 1.35, _CAP, _IPERF),
-    "network.tcp.servers": Belief(2.4e9, 1.5, _CAP, _IPERF),
-    "network.ipoib": Belief(2.2e9, 1.5, "B/s a card", _GUESS),
+    "network.tcp": Belief(2.2e9, 1.4, _CAP, _IPERF),
+    "network.ipoib": Belief(1e9, 1.5, _CAP, _GUESS),
     "network.cpu": Belief(
         1.2e9, 1.6, "B/s a card", "one flow of TCP: 13.7 Gb/s (bytedance/byteps#29), then reduced"
     ),
-    "cap_growth": Belief(0.6, 0.25, POWER, _CAPS),
     "network.rdma": Belief(0.75, 1.4, "share of the line", "PCIe 3.0 x16 carries 0.8 to 0.95 of 100 Gb/s"),
-    "network.rdma_several": Belief(0.6, 1.6, "share of the line", _GUESS),
     "network.unknown": Belief(2.5e9, 2.5, "B/s a node", _GUESS),
     "bus.pcie": Belief(0.4, 1.5, _SHARE, "a switch is shared: NVIDIA/nccl#1639 has 28 of 63 GB/s among 8 devices"),
     "bus.nvlink": Belief(0.45, 1.8, _SHARE, "messages of a step are smaller than nccl-tests' largest"),
     "bus.nvswitch": Belief(0.45, 1.8, _SHARE, "messages of a step are smaller than nccl-tests' largest"),
-    "bus.host": Belief(0.63, 2.0, _SHARE, "PCIe 3.0 x16 to the host's memory: 12 GB/s"),
     "bus.loopback": Belief(1.0, 3.0, _SHARE, "TCP to the host itself: 0.3 to 3 GB/s, less if cores are busy"),
     "bus.unknown": Belief(1.0, 3.0, _SHARE, "from PCIe 3.0 to NVSwitch"),
-    "fade.tcp": Belief(0.1, 2.0, "power of nodes / 2", _GUESS),
-    "fade.rdma": Belief(0.03, 2.0, "power of nodes / 2", _GUESS),
+    "fade": Belief(0.03, 2.0, "power of nodes / 2", _GUESS),
     "alpha.tcp": Belief(35e-6, 1.7, "s a message and step", "ping-pong over TCP: 20 to 50 us"),
     "alpha.rdma": Belief(14e-6, 1.5, "s a message and step", _TUNING),
-    "hide.ddp": Belief(1.2, 1.0, "logit", _GUESS),
-    "hide.horovod": Belief(1.2, 1.0, "logit", _GUESS),
-    "hide.other": Belief(1.2, 1.0, "logit", _GUESS),
+    "hide.backward": Belief(1.2, 1.0, "logit", _GUESS),
     "hide.mwms": Belief(-1.1, 1.0, "logit", "published as of little overlap"),
-    "hide.serial": Belief(0.0, 1e-6, "logit", "nothing is hidden, by definition"),
+    "hide.serial": Belief(-8.0, 1e-6, "logit", "nothing is hidden, by definition"),
     "window": Belief(0.66, 1.12, "share of a step", "backward has two thirds of the operations"),
     "tax": Belief(0.005, 3.0, "share of a step", _GUESS),
     "tax.sharded": Belief(0.04, 2.5, "share of a step", _GUESS),
-    "tax_devices": Belief(0.005, 3.0, "share of a step", _GUESS),
-    "tax_nodes": Belief(0.007, 2.5, "share of a step", _GUESS),
     "tax_s": Belief(0.0015, 2.5, "s a step", _WRAPPER),
-    "jitter": Belief(0.004, 2.0, "share of a step", "ranks differ by some tenths of a per cent"),
-    "growth": Belief(0.004, 2.2, "share of a step per doubling of nodes", _GUESS),
+    "growth": Belief(0.003, 2.2, "share of a step, times log2(nodes) ** 1.5", _GUESS),
     "network.emulated": Belief(0.949, 1.03, "share of the line", "TCP/IP framing of a link shaped to its line"),
     "fade.emulated": Belief(0.003, 3.0, "power of nodes / 2", "links are shaped one by one, and meet in a bridge"),
     "alpha.emulated": Belief(3e-6, 3.0, "s a message and step", "30 to 100 us between namespaces, over dilation"),
     "hide.emulated": Belief(4.0, 1.0, "logit", "a sleeping device loses nothing to an exchange"),
-    "tax.emulated": Belief(5e-4, 3.0, "share of a step, or s", "a sleeping device shares nothing with others"),
-    "straggling.emulated": Belief(0.001, 2.0, "share of a step", "sleeps end late, by up to 0.5 % of a step"),
+    "tax.emulated": Belief(5e-4, 3.0, "share of a step", "a sleeping device shares nothing with others"),
+    "tax_s.emulated": Belief(5e-4, 3.0, "s a step", "a sleeping device shares nothing with others"),
+    "growth.emulated": Belief(0.001, 2.0, "share of a step", "sleeps end late, by up to 0.5 % of a step"),
 }
 # of a normal distribution, before any are counted
 QUANTILES = dict.fromkeys(UP, (1.28, 1.28))
-WALK = Walk(inside=0.025, leaving=0.05, beyond=0.035)
-# no series can teach these
-FIXED = frozenset({"hide.serial"})
+WALK = {"inside": 0.025, "leaving": 0.05, "beyond": 0.035}
 
 
 def beliefs_before() -> Priors:
@@ -104,7 +88,7 @@ def beliefs_before() -> Priors:
 
 
 def prior_of(belief: Belief) -> Prior:
-    if belief.unit in ("logit", POWER):
+    if belief.unit == "logit":
         return Prior(mean=belief.value, sd=belief.factor)
     return Prior(mean=log(belief.value), sd=log(belief.factor))
 
@@ -147,15 +131,15 @@ def _weights(series: Sequence[Series]) -> dict[str, float]:
 
 
 def _told(one: Series, weight: float, priors: Priors) -> _Told:
-    found = fit(one.setting, Known(one.anchor, one.observed), priors)
+    found = fit(one.setting, one.observed, priors)
     return _Told(weight, one.publisher, _moments(found), list(_steps(found)))
 
 
 def _moments(found: Fit) -> dict[str, tuple[float, float]]:
     """On the scale on which each constant is normal."""
     told = {}
-    for (_, name), index in found.places.items():
-        if name not in FIXED and _matters(found, name):
+    for name, index in found.places.items():
+        if _matters(found, name):
             prior = found.priors.constants[name]
             mean = prior.mean + prior.sd * float(found.z[index])
             told[name] = (mean, mean**2 + prior.sd**2 * float(found.spread[index, index]))
@@ -163,21 +147,20 @@ def _moments(found: Fit) -> dict[str, tuple[float, float]]:
 
 
 def _matters(found: Fit, name: str) -> bool:
-    seen = [one.at for one in found.known.observed]
-    crosses = any(at.nodes > 1 for at in seen)
-    if name.startswith(("network.", "fade.", "alpha.", "growth", "tax_nodes")):
+    crosses = any(at.nodes > 1 for at in found.seen)
+    if name.startswith(("network.", "alpha", "fade", "growth")):
         return crosses
-    return not name.startswith("bus.") or any(at.devices_per_node > 1 for at in seen)
+    return not name.startswith("bus.") or any(at.devices_per_node > 1 for at in found.seen)
 
 
 def _steps(found: Fit) -> Iterator[tuple[str, float, float]]:
     """Model errors between consecutive points: kind, doublings, mean square. Outliers have Student's t weights."""
-    places: list[At] = [found.known.anchor, *(one.at for one in found.known.observed)]
+    places: list[At] = [found.setting.anchor, *found.seen]
     misses, spread = log_misses(found)
     for index, (one, other) in enumerate(pairwise(places)):
         kind, doublings = _kind(one, other)
         if kind:
-            expected = _expected(found.priors.walk, kind) * doublings + 2 * NOISE**2
+            expected = found.priors.walk[kind] ** 2 * doublings + 2 * NOISE**2
             squares = (misses[index + 1] - misses[index]) ** 2
             squares += spread[index + 1, index + 1] + spread[index, index] - 2 * spread[index, index + 1]
             yield kind, doublings, float((FREEDOM + 1) / (FREEDOM + squares / expected) * squares)
@@ -185,14 +168,10 @@ def _steps(found: Fit) -> Iterator[tuple[str, float, float]]:
 
 def log_misses(found: Fit) -> tuple[Floats, Floats]:
     """Return ln(measured / equations) at the anchor and each point, and what the constants' spread adds to it."""
-    logs, _, slopes = equations(found, [one.at for one in found.known.observed])
-    misses = np.log([one.value for one in found.known.observed]) - logs
+    logs, _, slopes = equations(found, found.seen, found.setting)
+    misses = np.log([one.efficiency for one in found.observed]) - logs
     with_anchor = np.hstack([np.zeros((len(found.z), 1)), slopes])
     return np.concatenate([[0.0], misses]), with_anchor.T @ found.spread @ with_anchor
-
-
-def _expected(walk: Walk, kind: str) -> float:
-    return float(getattr(walk, kind)) ** 2
 
 
 def _kind(one: At, other: At) -> tuple[str, float]:
@@ -226,14 +205,14 @@ def _updated(prior: Prior, told: Sequence[tuple[float, float, float, str]]) -> P
     return replace(prior, mean=mean, sd=sqrt((own + around) / total), series=len(told), publishers=publishers)
 
 
-def _walk(told: Sequence[_Told], before: Walk) -> Walk:
+def _walk(told: Sequence[_Told], before: Mapping[str, float]) -> dict[str, float]:
     found = {}
-    for kind in ("inside", "leaving", "beyond"):
+    for kind, believed in before.items():
         steps = [(one.weight, n, square) for one in told for which, n, square in one.steps if which == kind]
-        prior = _expected(before, kind)
         weight = WALK_SHARE + sum(w for w, _, _ in steps)
-        found[kind] = sqrt((WALK_SHARE * prior + sum(w * square / n for w, n, square in steps)) / weight)
-    return replace(before, **found)
+        told_by = sum(w * square / n for w, n, square in steps)
+        found[kind] = sqrt((WALK_SHARE * believed**2 + told_by) / weight)
+    return found
 
 
 # ---------------------------------------------------------------- file
@@ -247,12 +226,11 @@ _HEAD = """\
 
 
 def priors_toml(priors: Priors) -> str:
-    walk = priors.walk
     lines = [
         _HEAD,
         "# standard deviations of ln(efficiency): per doubling in a node, on leaving it, per doubling of nodes",
         "[walk]",
-        *(f"{kind} = {getattr(walk, kind):.4f}" for kind in ("inside", "leaving", "beyond")),
+        *(f"{kind} = {one:.4f}" for kind, one in priors.walk.items()),
         "",
         "# by what is known, factors on the standard deviation below and above, for 80 % of left-out points",
         "[quantiles]",
@@ -265,7 +243,7 @@ def priors_toml(priors: Priors) -> str:
 
 
 def _entry(prior: Prior, belief: Belief) -> str:
-    sign = "±" if belief.unit in ("logit", POWER) else "x/÷"
+    sign = "±" if belief.unit == "logit" else "x/÷"
     before = json.dumps(f"{belief.value:g} {sign} {belief.factor:g}: {belief.source}", ensure_ascii=False)
     counts = f"series = {prior.series}, publishers = {prior.publishers}"
     return f'mean = {prior.mean:.4f}, sd = {prior.sd:.4f}, {counts}, unit = "{belief.unit}", before = {before}'

@@ -29,7 +29,7 @@ from scaling.tools.predict import __main__, evidence
 from scaling.tools.predict.__main__ import forecasts
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.model import fit, predict
-from scaling.tools.predict.setting import Known, Priors, read
+from scaling.tools.predict.setting import Priors, read
 from tests.bench import learning, published
 from tests.bench.prediction_errors import Miss, misses, of_each, quantiles, table
 from tests.bench.prediction_splits import single_nodes, split_table
@@ -120,13 +120,13 @@ def answers(series: Sequence[Series], priors: Priors, every: int = 1) -> Iterato
     pairs = [(one, other, what) for one in series for other in series if (what := _asks(one, other))]
     networks = [pair for pair in pairs if pair[2] == "network"]
     for one, other, what in [*[pair for pair in pairs if pair[2] != "network"][::every], *networks]:
-        found = fit(one.setting, Known(one.anchor, one.observed), priors, other.setting)
-        known = {seen.at: seen.value for seen in one.observed}
+        found = fit(one.setting, one.observed, priors, other.setting)
+        known = {seen.at: seen.efficiency for seen in one.observed}
         for seen in other.observed:
             if seen.at in known and (what != "network" or seen.at.nodes > 1):
-                told = predict(found, [seen.at])
-                inside = bool(told.low[0] <= seen.value <= told.high[0])
-                off, kept = abs(float(told.efficiency[0]) - seen.value), abs(known[seen.at] - seen.value)
+                told = predict(found, seen.at)
+                inside = told.low <= seen.efficiency <= told.high
+                off, kept = abs(told.efficiency - seen.efficiency), abs(known[seen.at] - seen.efficiency)
                 yield Answer(what, 100 * off, inside, 100 * kept)
 
 
@@ -134,14 +134,14 @@ def _asks(one: Series, other: Series) -> str:
     """What differs between two series of one source; "" where that is not one of these."""
     if one is other or (one.source, one.exchange) != (other.source, other.exchange) or len(one.observed) < 2:
         return ""
-    if (one.anchor.world_size, other.anchor.world_size) != (1, 1):
+    if (one.setting.anchor.world_size, other.setting.anchor.world_size) != (1, 1):
         return ""
     ours, theirs = asdict(one.setting), asdict(other.setting)
-    differing = {name for name in ours if ours[name] != theirs[name]}
+    differing = {name for name in ours if ours[name] != theirs[name]} - {"anchor"}
     if differing and differing <= STEP:
         return "batch"
     if "link" in differing and differing <= STEP | NETWORK:
-        return "network" if one.setting.link == "tcp10" else ""
+        return "network" if one.setting.link == "tcp" else ""
     return "model" if "gradient_bytes" in differing and differing <= MODEL else ""
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from scaling.tools.predict.model import class_of, fit, predict
-from scaling.tools.predict.setting import Known, Observed, Priors, Setting
+from scaling.tools.predict.setting import Measured, Priors, Setting
 from tests.bench.published import Series
 
-# What data sheets say of a bus: PCIe 3.0 x16, six links of NVLink 2 (and of an NVSwitch), PCIe again.
-BUS_BYTES_PER_S = {"pcie": 15.75e9, "nvlink": 150e9, "nvswitch": 150e9, "host": 15.75e9}
+# What data sheets say of a bus: PCIe 3.0 x16, six links of NVLink 2 (and of an NVSwitch).
+BUS_BYTES_PER_S = {"pcie": 15.75e9, "nvlink": 150e9, "nvswitch": 150e9}
 # Task, trust: ceilings of the median and the 90th percentile of the error, in points of efficiency.
 CEILINGS = {
     ("E2", "A"): (1.5, 5.0), ("E2", "AB"): (2.0, 10.0),
@@ -46,7 +46,7 @@ class Miss(NamedTuple):
         return log(self.published / self.predicted) / self.deviation
 
 
-Task = tuple[str, tuple[Observed, ...], tuple[Observed, ...]]
+Task = tuple[str, tuple[Measured, ...], tuple[Measured, ...]]
 
 
 class Errors(NamedTuple):
@@ -67,9 +67,9 @@ def tasks(series: Series) -> list[Task]:
     found: list[Task] = []
     inside, beyond = (tuple(one for one in seen if (one.at.nodes > 1) == several) for several in (False, True))
     two, more = (tuple(one for one in seen if (one.at.nodes > 2) == several) for several in (False, True))
-    if series.anchor.world_size == 1:
+    if series.setting.anchor.world_size == 1:
         found.append(("C", (), seen))
-    if series.anchor.nodes == 1 and beyond:
+    if series.setting.anchor.nodes == 1 and beyond:
         found.append(("E1", inside, beyond))
     if more and any(one.at.nodes == 2 for one in two):
         found.append(("E2", two, more))
@@ -80,12 +80,12 @@ def misses(series: Series, priors: Priors) -> list[Miss]:
     """Predict what every task asks of one series."""
     found = []
     for task, known, asked in tasks(series):
-        model = fit(series.setting, Known(series.anchor, known), priors)
-        told = predict(model, [one.at for one in asked])
-        for one, middle, low, high, deviation in zip(asked, *told[:4], strict=True):
-            naive = _data_sheet(series.setting, one) if task == "C" else known[-1].value if known else 1.0
-            said = (float(middle), float(low), float(high), naive, float(deviation), class_of(model, one.at))
-            found.append(Miss(task, series.trust, series.name, one.at.world_size, one.value, *said))
+        model = fit(series.setting, known, priors)
+        for one in asked:
+            naive = _data_sheet(series.setting, one) if task == "C" else known[-1].efficiency if known else 1.0
+            middle, low, high, deviation, *_ = predict(model, one.at)
+            said = (middle, low, high, naive, deviation, class_of(model, one.at))
+            found.append(Miss(task, series.trust, series.name, one.at.world_size, one.efficiency, *said))
     return found
 
 
@@ -103,7 +103,7 @@ def _quantile(found: Sequence[Miss], whose: Mapping[str, str], up: float) -> tup
     return factor, up * factor
 
 
-def _data_sheet(setting: Setting, one: Observed) -> float:
+def _data_sheet(setting: Setting, one: Measured) -> float:
     """One device and a ring at the rates of the data sheet, nothing hidden (Paleo's idea, ICLR 2017)."""
     size, at, bus = setting.gradient_bytes, one.at, BUS_BYTES_PER_S[setting.bus]
     line = setting.line_bytes_per_s or bus

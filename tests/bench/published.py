@@ -16,15 +16,15 @@ from scaling.tools.predict.setting import (
     At,
     Bus,
     Link,
+    Measured,
     Messages,
     Method,
-    Observed,
     Overlap,
     Setting,
     bytes_per_s,
     known_model,
-    tcp_link,
 )
+from tests.support.scripted_clusters import measured_at
 
 GBIT_BYTES = 1e9 / 8
 # spellings of Gb/s; the group is Tb/s
@@ -67,7 +67,7 @@ class Published(Record, frozen=True, kw_only=True):
 
 
 class Series(Record, frozen=True, kw_only=True):
-    """A published curve for the model. Efficiencies are relative to `anchor`, its first point.
+    """A published curve for the model. Efficiencies are relative to its first point, the setting's anchor.
 
     `exchange`: in its publisher's words.
     """
@@ -77,8 +77,7 @@ class Series(Record, frozen=True, kw_only=True):
     exchange: str = ""
     trust: str
     setting: Setting
-    anchor: At
-    observed: tuple[Observed, ...]
+    observed: tuple[Measured, ...]
 
     @property
     def publisher(self) -> str:
@@ -111,7 +110,7 @@ def _series(one: Published) -> Series | None:
     points = sorted(one.points, key=lambda point: (point.nodes, point.gpus))
     if not _has_sense(one) or len(points) < 2:
         return None
-    anchor, first = _at(points[0]), points[0]
+    first = points[0]
     each = first.throughput / first.gpus
     return Series(
         name=one.id,
@@ -119,10 +118,8 @@ def _series(one: Published) -> Series | None:
         exchange=one.comm,
         trust=one.trust,
         setting=setting(one, first),
-        anchor=anchor,
         observed=tuple(
-            Observed(at=_at(point), value=point.throughput / point.gpus / each, noise=_noise(point))
-            for point in points[1:]
+            measured_at(_at(point), point.throughput / point.gpus / each, _noise(point)) for point in points[1:]
         ),
     )
 
@@ -162,13 +159,14 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
     step_s, spread = _step_s(one, first)
     known = known_model(one.model)
     several = any(point.nodes > 1 for point in one.points)
-    link, line = _link(one) if several else ("none", 0.0)
+    link, line = _link(one) if several else ("unknown", 0.0)
     overlap = _overlap(one)
     return Setting(
         gradient_bytes=_gradient_bytes(one) * _wire(one.precision),
         tail=known.tail if known else 0.05,
         step_s=step_s,
         step_spread=spread,
+        anchor=_at(first),
         bus=(bus := _bus(one)),
         bus_bytes_per_s=bytes_per_s(bus, one.gpu) or 0.0,
         link=link,
@@ -179,7 +177,6 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
         overlap=overlap,
         messages=_messages(one, overlap),
         tensors=known.tensors if known else 200,
-        tree=not _old(one),
         sparse_bytes=_sparse_bytes(one) if overlap == "mwms" else 0.0,
     )
 
@@ -208,8 +205,6 @@ def _step_s(one: Published, first: PublishedPoint) -> tuple[float, float]:
 
 def _bus(one: Published) -> Bus:
     text = one.intra_node.lower()
-    if "cpu" in one.comm.lower() and "parameter" in one.comm.lower():
-        return "host"
     if "nvswitch" in text and "nvlink2/nvswitch" not in text:
         return "nvswitch"
     if "nvlink2/nvswitch" in text:
@@ -225,8 +220,7 @@ def _link(one: Published) -> tuple[Link, float]:
     text = f"{one.network} {one.comm}".lower()
     rate = re.search(rf"(\d+(?:\.\d+)?)(?:-(\d+))?\s*(?:{UNIT})", one.network.lower())
     gbit = float(rate[2] or rate[1]) * (1000 if rate[3] else 1) if rate else 0.0
-    count = _cards(one)
-    line = gbit * count * GBIT_BYTES
+    line = gbit * _cards(one) * GBIT_BYTES
     tcp = re.search(r"tcp|ethernet|ipoib|ib_disable|\bvm\b|\d+\s*gbe", text) and not re.search(
         r"roce|(?<!not )rdma", one.network.lower()
     )
@@ -234,10 +228,10 @@ def _link(one: Published) -> tuple[Link, float]:
         rdma = re.search(r"infiniband|rdma|roce|mlx", text) and not tcp
         return ("rdma", 100 * GBIT_BYTES) if rdma else ("unknown", 0.0)
     if tcp:
-        return tcp_link(gbit, infiniband="ipoib" in text), line
+        return "ipoib" if "ipoib" in text else "tcp", line
     if re.search(r"infiniband|rdma|roce|\bib\b|edr|hdr|ndr|fdr|omni-?path|\bopa\b|slingshot|\befa\b", text):
-        return ("rdma_several" if count > 1 else "rdma"), line
-    return tcp_link(gbit), line
+        return "rdma", line
+    return "tcp", line
 
 
 def _cards(one: Published) -> int:
@@ -255,10 +249,9 @@ def _method(one: Published) -> Method:
     if "fsdp" in text:
         return "sharded"
     if re.search(r"\bps\b|parameter.server|pserver|kvstore dist|byteps", text):
-        if "cpu" in text and not several:
-            return "servers_in_host"
-        return "servers_beside" if "co-located" in text or "kvstore" in text else "servers_apart"
-    return "hierarchical" if "hierarchical" in text else "ring"
+        inside = "cpu" in text and not several
+        return "servers_beside" if inside or "co-located" in text or "kvstore" in text else "servers_apart"
+    return "ring"
 
 
 def _overlap(one: Published) -> Overlap:
@@ -267,11 +260,7 @@ def _overlap(one: Published) -> Overlap:
         return "serial"
     if "multiworkermirrored" in text or "little overlap" in text:
         return "mwms"
-    if "merged" in text or "schedul" in text:
-        return "other"
-    if re.search(r"\bddp\b|fsdp", text):
-        return "ddp"
-    return "horovod" if "horovod" in text else "other"
+    return "backward"
 
 
 def _messages(one: Published, overlap: Overlap) -> Messages:
@@ -280,14 +269,7 @@ def _messages(one: Published, overlap: Overlap) -> Messages:
         return "one"
     if overlap == "mwms" or ("per tensor" in text and "no fusion" in text):
         return "tensors"
-    return "fusion" if overlap == "horovod" else "buckets"
-
-
-def _old(one: Published) -> bool:
-    """True before NCCL 2.4 (2019), which added trees between nodes."""
-    if re.search(r"201[5-8]", one.source):
-        return True
-    return bool(re.search(r"tf 1\.[0-9]\b|nccl 2\.[0-3]|2017", one.framework.lower()))
+    return "buckets"
 
 
 def _wire(precision: str) -> float:

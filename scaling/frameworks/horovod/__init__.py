@@ -7,4 +7,4 @@ from scaling.frameworks.base import Exchange
 PACKAGE = "horovod"
 DISTRIBUTIONS = {PACKAGE: (PACKAGE,)}
 VARIABLES = "HOROVOD_|GLOO_"
-EXCHANGE = Exchange(overlap="horovod", messages="fusion", by_nccl=True)
+EXCHANGE = Exchange(messages="buckets", by_nccl=True)

@@ -31,7 +31,7 @@ FRAMEWORK = Framework(
     returns_early=("cpu", "cuda", "emulated"),
     resident_bytes=400_000_000,
     mode_flag="kv_store",
-    exchanges={"local": Exchange(method="servers_in_host"), "horovod": horovod.EXCHANGE},
+    exchanges={"local": Exchange(method="servers_beside"), "horovod": horovod.EXCHANGE},
     variables=f"MXNET_|PS_|{horovod.VARIABLES}",
     # For ps-lite. Kubernetes sets PORT=tcp://... for a service of that name.
     own_variables=r"DMLC_|PORT$",

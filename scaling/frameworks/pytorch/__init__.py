@@ -32,8 +32,8 @@ FRAMEWORK = Framework(
     preflight="scaling.frameworks.pytorch.preflight",
     defaults={"cpu": "gloo", "cuda": "nccl", "emulated": "gloo"},
     exchanges={
-        "": Exchange(overlap="ddp", messages="buckets"),
-        "fsdp2": Exchange(method="sharded", overlap="ddp", messages="buckets", by_nccl=True),
+        "": Exchange(messages="buckets"),
+        "fsdp2": Exchange(method="sharded", messages="buckets", by_nccl=True),
         "horovod": horovod.EXCHANGE,
     },
     own_models=True,

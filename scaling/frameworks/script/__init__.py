@@ -10,5 +10,5 @@ FRAMEWORK = Framework(
     any_mode=True,
     # A guess: imports of torch and of a library on it.
     startup_s=8.0,
-    exchanges={"": Exchange(overlap="ddp", messages="buckets", by_nccl=True)},
+    exchanges={"": Exchange(messages="buckets", by_nccl=True)},
 )

@@ -15,42 +15,31 @@ from scaling.records.run import Header, PointRecord
 from scaling.records.store import load
 from scaling.text import as_json, printable, rounded
 from scaling.tools.predict import evidence, flags
-from scaling.tools.predict.evidence import Case, Measured
+from scaling.tools.predict.evidence import Case
 from scaling.tools.predict.flags import NAME, Asked
 from scaling.tools.predict.model import Fit, fit, predict
-from scaling.tools.predict.setting import NORMAL_95, RDMA, At, Known, network, read
+from scaling.tools.predict.setting import NORMAL_95, At, Measured, network, read
 
 # ---------------------------------------------------------------- what is asked
 
 DOUBLINGS = 5
 # limits: times the largest measured world size; without a run, the largest published one
 FARTHEST, FARTHEST_COLD = 64, 1024
-# larger ones are typing errors
-MOST = {
-    "rate": 1e15, "parameters": 1e13, "flops_per_sample": 1e21, "batch_size": 10_000_000, "devices_per_node": 256,
-    "sequence_length": 10_000_000,
-}  # fmt: skip
 # a run has its own
 OF_A_NODE = ("device", "bus", "precision", "sequence_length", "flops_per_sample")
 
 
 def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
     """Build the case from the run's curve, an import, or one device and a data sheet. Raises UsageError."""
-    if asked.cold and asked.run is not None:
-        raise UsageError("--cold: predicts without a run; leave out RUN or --cold")
-    if not asked.cold and asked.run is None:
+    if asked.cold != (asked.run is None):
         needed = "--cold --rate R --model NAME --batch-size B --network KIND:GBIT"
-        raise UsageError(f"RUN: give a run's folder, or {needed}")
+        raise UsageError(f"RUN: give either a run's folder, or {needed}")
     is_import = run is not None and run[0].is_import
     for flag in () if asked.cold or is_import else OF_A_NODE:
         if getattr(asked, flag):
             raise UsageError(
                 f"--{flag.replace('_', '-')}: only with --cold or an import, because a run has its own"
             )
-    for flag, most in MOST.items():
-        value = getattr(asked, flag)
-        if value is not None and not 0 < value <= most:
-            raise UsageError(f"--{flag.replace('_', '-')} {value:g}: must be above 0, at most {most:,g}")
     if run is None:
         return evidence.cold(asked)
     case = evidence.imported(asked, run[0]) if is_import else evidence.case(*run, asked)
@@ -74,22 +63,21 @@ def what_if(asked: Asked, case: Case) -> Case:
                 f"measure mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s "
                 "as --rate"
             )
-        step_s = evidence.checked_step(batch, rate) / case.known.anchor.accumulation
+        step_s = evidence.checked_step(batch, rate) / case.setting.anchor.accumulation
         setting = replace(setting, step_s=step_s)
     if model != case.model:
-        known = evidence.known_by_name(asked)
-        size = 4.0 * known.parameters
-        setting = replace(setting, gradient_bytes=size, tail=known.tail, tensors=known.tensors)
+        new = evidence.known_by_name(asked)
+        setting = replace(setting, gradient_bytes=4.0 * new.parameters, tail=new.tail, tensors=new.tensors)
     if asked.network:
-        wires = network(asked.network, emulated=setting.emulated, verbs=setting.carrier == "nccl")
-        setting = replace(setting, **wires._asdict())
+        setting = replace(setting, **network(asked.network, verbs=setting.carrier == "nccl")._asdict())
     return case._replace(asked=setting, rate=rate)
 
 
 def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
     """Return the asked world sizes, ascending. Raises UsageError if one is too far from the measured ones."""
-    apart = asked.network or case.setting.link not in ("none", "unknown")
-    first, most = 2 * case.largest, FARTHEST * case.largest
+    apart = asked.network or case.setting.link != "unknown"
+    largest = max((one.at.world_size for one in case.observed), default=1)
+    first, most = 2 * largest, FARTHEST * largest
     if not case.measured:
         first, most = case.devices_per_node, FARTHEST_COLD
     sizes = _doublings(first, max(most if apart else case.devices_per_node, first))[:DOUBLINGS]
@@ -105,11 +93,10 @@ def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
         why = f"{FARTHEST} times the largest measured; measure a larger one: {larger}"
         raise UsageError(f"{whose}: more than {most}, {why if case.measured else 'the largest published'}")
     if sizes[-1] > case.devices_per_node and not apart:
-        why, mend = "the rate of the network between nodes is unknown", ""
-        if case.setting.link == "none":
-            why = f"only one node of {case.devices_per_node} devices was measured"
-            mend = ", or measure two nodes"
-        raise UsageError(f"{whose}: {why}: give the network between nodes, --network ib:100{mend}")
+        fix = "give --network ib:100, or measure two nodes over one of known rate"
+        raise UsageError(
+            f"{whose}: the network between nodes of {case.devices_per_node} devices is unknown: {fix}"
+        )
     return sizes
 
 
@@ -118,20 +105,14 @@ def _doublings(first: int, last: int) -> tuple[int, ...]:
 
 
 def supposed(asked: Asked, case: Case) -> tuple[str, ...]:
-    apart = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
-    spread = next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in apart), "")
-    by_tcp = case.setting.carrier == "cpu" and asked.network.partition(":")[0].lower() in RDMA
-    sockets = f"; {case.strategy} sends TCP there, not RDMA" if by_tcp else ""
-    batch, model, each = asked.batch_size or case.batch_size, asked.model or case.model, asked.devices_per_node
-    said = (
-        (asked.network, f"over {asked.network}, which was not measured{sockets}"),
-        (batch != case.batch_size, f"batch {batch} per device; measured rows have batch {case.batch_size}"),
-        (model != case.model, f"model {model}; measured rows are of {case.model}"),
-        (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
-        (each, f"{each} devices a node"),
-        (spread and not each, f"nodes are filled; {spread}"),
-    )
-    return tuple(f"what if: {text}" for given, text in said if given)
+    """Say which flags change what was measured."""
+    flags = {"batch-size": (asked.batch_size, case.batch_size), "model": (asked.model, case.model)}
+    changed = {flag: new for flag, (new, old) in flags.items() if new != old}
+    given = {"network": asked.network, **changed, "rate": asked.rate, "devices-per-node": asked.devices_per_node}
+    said = ", ".join(f"--{flag} {value}" for flag, value in given.items() if value)
+    by_tcp = asked.network and case.setting.carrier == "cpu" and network(asked.network).link == "rdma"
+    said += f"; {case.strategy} sends TCP there, not RDMA" if by_tcp else ""
+    return (f"what if: {said}; measured rows are of {case.model}, batch {case.batch_size}",) if said else ()
 
 
 # ---------------------------------------------------------------- forecasts
@@ -144,7 +125,7 @@ LOWEST = 0.05
 FAR_OFF = 0.05
 # a prediction of which measurements explain less than this share of the variance rests on the priors
 LEAST_WEIGHT = 0.1
-CAUSES = ("contention", "stragglers", "the exchange", "unexplained")
+CAUSES = ("contention", "straggling", "exposed", "rest")
 
 
 class Forecast(Measured, frozen=True, kw_only=True):
@@ -159,41 +140,31 @@ class Forecast(Measured, frozen=True, kw_only=True):
     unclaimed: str = ""
     by_priors: bool = False
 
-    @property
-    def cause(self) -> str:
-        """The largest part, "" if all are below 0.005."""
-        largest = max(self.losses, key=self.losses.__getitem__)
-        return largest if self.losses[largest] > 0.005 else ""
-
 
 def doubts(case: Case) -> tuple[str, ...]:
-    """Say which measured points no published cluster is like, and which say little."""
-    seen, said = case.known.observed, []
-    usual = predict(fit(case.setting, Known(case.known.anchor), read()), [one.at for one in seen])
-    for one, low, high in zip(seen, usual.low, usual.high, strict=True):
+    """Say which measured points no published cluster is like."""
+    said, unmeasured = [], fit(case.setting, (), read())
+    for one in case.observed:
+        _, low, high, *_ = predict(unmeasured, one.at)
         off = exp(NORMAL_95 * one.noise)
-        least, most = one.value / off, one.value * off
-        told = f"N={one.at.world_size} was measured at {100 * one.value:.0f} %"
+        least, most = one.efficiency / off, one.efficiency * off
+        told = f"N={one.at.world_size} was measured at {100 * one.efficiency:.0f} %"
         told += f" ({100 * least:.0f} to {100 * most:.0f} %)"
-        if max(low - most, least - high) > 0 and max(low - one.value, one.value - high) > FAR_OFF:
+        if max(low - most, least - high) > 0 and max(low - one.efficiency, one.efficiency - high) > FAR_OFF:
             usually = f"published clusters like it have {100 * low:.0f} to {100 * high:.0f} %"
             said.append(f"{told}, but {usually}: predictions follow the measurement, and are wider")
-        elif one.value - least > WIDEST:
-            said.append(f"{told}: it weighs little; more --rounds make it weigh more")
     return tuple(said)
 
 
 def forecasts(case: Case, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
-    found = fit(case.setting, case.known, read(), case.asked)
+    found = fit(case.setting, case.observed, read(), case.asked)
     return tuple(_forecast(case, found, case.layout(size)) for size in world_sizes)
 
 
 def _forecast(case: Case, fit: Fit, at: At) -> Forecast:
-    found, unclaimed = predict(fit, [at]), case.unclaimed
-    middle, low, high = (float(one[0]) for one in found[:3])
-    alone_s, *lost_s = (float(seconds[0]) for seconds in found.parts[:4])
-    lost = [seconds / (alone_s + sum(lost_s)) for seconds in lost_s]
-    losses = dict(zip(CAUSES, (*lost, 1 - middle - lost[0] - lost[1] - lost[2]), strict=True))
+    (middle, low, high, _, step_s, weight), unclaimed = predict(fit, at), case.unclaimed
+    lost = [one / sum(step_s) for one in step_s[1:]]
+    losses = dict(zip(CAUSES, (*lost, 1 - middle - sum(lost)), strict=True))
     if not unclaimed and (high - low) / 2 > WIDEST:
         unclaimed = f"the interval is wider than ± {100 * WIDEST:.0f} points"
     elif not unclaimed and middle < LOWEST:
@@ -202,7 +173,7 @@ def _forecast(case: Case, fit: Fit, at: At) -> Forecast:
     return Forecast(
         at=at, samples_per_s=at.world_size * case.rate * middle, efficiency=middle, low=low, high=high,
         losses=losses, unclaimed=unclaimed,
-        by_priors=bool(case.known.observed) and float(found.weight[0]) < LEAST_WEIGHT,
+        by_priors=bool(case.observed) and weight < LEAST_WEIGHT,
     )  # fmt: skip
 
 
@@ -224,22 +195,20 @@ def prediction_table(case: Case, rows: Sequence[Forecast]) -> str:
 
 
 def _aligned(case: Case, rows: Sequence[Forecast]) -> list[str]:
-    cells = [["N", "nodes", "", f"{case.unit}/s", "efficiency", "interval", "contention", "straggling", "exposed",
-              "rest", "largest"]]  # fmt: skip
+    cells = [["N", "nodes", "", f"{case.unit}/s", "efficiency", "interval", *CAUSES]]
     for one in (*case.measured, *rows):
         said = [f"{one.samples_per_s * case.units_per_sample:,.0f}", f"{100 * one.efficiency:.1f} %"]
         between = "" if one.low is None or one.high is None else f"{100 * one.low:.0f} to {100 * one.high:.0f}"
-        kind, parts = "measured", [""] * 5
+        kind, parts = "measured", [""] * len(CAUSES)
         if isinstance(one, Forecast):
             kind = "PREDICTED"
             if one.unclaimed:
                 said = ["not claimed"] * 2
             else:
-                parts = [*(f"{round(100 * lost, 1) + 0.0:.1f}" for lost in one.losses.values()), one.cause]
+                parts = [f"{round(100 * lost, 1) + 0.0:.1f}" for lost in one.losses.values()]
         cells.append([f"{one.at.world_size:,}", f"{one.at.nodes:,}", kind, *said, between, *parts])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    sides = [">", ">", "<", *">" * 7, "<"]
-    return ["  ".join(map("{:{}{}}".format, line, sides, widths)).rstrip() for line in cells]
+    return ["  ".join(map("{:{}{}}".format, line, ">><" + ">" * 7, widths)).rstrip() for line in cells]
 
 
 def prediction_json(case: Case, rows: Sequence[Forecast]) -> str:
@@ -248,7 +217,7 @@ def prediction_json(case: Case, rows: Sequence[Forecast]) -> str:
         "kind": "PREDICTED", "interval_percent": 80, "measured_interval_percent": 95, "title": case.title,
         "notes": case.notes, "unit": case.unit, "units_per_sample": case.units_per_sample,
         "measured": msgspec.to_builtins(case.measured),
-        "predicted": [msgspec.to_builtins(row) | {"kind": "PREDICTED", "cause": row.cause} for row in rows],
+        "predicted": [msgspec.to_builtins(row) | {"kind": "PREDICTED"} for row in rows],
     }))  # fmt: skip
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.analysis.statistics.intervals import Estimate
 from scaling.analysis.table.analyse import analyse
 from scaling.analysis.table.catalogue import unclaimed, unranked_marks
 from scaling.analysis.table.cell_rows import find_peak
@@ -19,11 +17,10 @@ from scaling.analysis.table.imported import cells, curves
 from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Exchange
-from scaling.records.point import Record
 from scaling.records.run import Header, PointRecord
 from scaling.tools.predict import setting as settings
 from scaling.tools.predict.flags import Asked, Precision
-from scaling.tools.predict.setting import NORMAL_95, At, Bus, Known, KnownModel, Observed, Setting, Wires
+from scaling.tools.predict.setting import At, Bus, KnownModel, Measured, Setting, Wires
 
 # NVLinks between each pair of GPUs that indicate a switch: through it every pair has all links of a GPU
 SWITCHED_LINKS = 6
@@ -33,25 +30,12 @@ COMPRESSIONS, FALSE = ("compression", "compress"), ("false", "0", "no", "off")
 HALF_GATHERS = 2 / 3
 # rows with these marks are not used
 MARKS = ("FAILED", *unranked_marks(), "ASYNC", "UNSETTLED", "THROTTLED")
-# noise of a single round, and limits of the noise from any number of rounds: with the largest nothing is known
-ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 1.0
 # outside these a step is a typing error
 SHORTEST_S, LONGEST_S = 1e-5, 24 * 3600.0
 # share of its dense peak that a device reaches in training, and the standard deviation of its logarithm
 UTILISATION, UTILISATION_SPREAD = 0.4, 0.35
 # the type of gradients on the network: autocast ("amp") keeps float32 gradients
 WIRES: Mapping[Precision, float] = {"fp32": 1.0, "tf32": 1.0, "amp": 1.0, "bf16": 0.5, "fp16": 0.5}
-SHOWN = {"pcie": "PCIe", "nvlink": "NVLink", "nvswitch": "NVSwitch"}
-
-
-class Measured(Record, frozen=True, kw_only=True):
-    """A world size with its efficiency; the ends are of the 95 % interval over rounds."""
-
-    at: At
-    samples_per_s: float
-    efficiency: float
-    low: float | None = None
-    high: float | None = None
 
 
 class Case(NamedTuple):
@@ -63,11 +47,11 @@ class Case(NamedTuple):
     """
 
     setting: Setting
-    known: Known
     rate: float
     batch_size: int
     unit: str
     devices_per_node: int
+    observed: tuple[Measured, ...] = ()
     title: str = ""
     asked: Setting | None = None
     measured: tuple[Measured, ...] = ()
@@ -79,15 +63,10 @@ class Case(NamedTuple):
     command: str = ""
     unclaimed: str = ""
 
-    @property
-    def largest(self) -> int:
-        """The largest world size that is evidence."""
-        return max((one.at.world_size for one in self.known.observed), default=1)
-
     def layout(self, world_size: int) -> At:
         """Place devices, filling one node after the other."""
         nodes, each = -(-world_size // self.devices_per_node), min(world_size, self.devices_per_node)
-        return At(world_size=world_size, nodes=nodes, each=each, accumulation=self.known.anchor.accumulation)
+        return At(world_size=world_size, nodes=nodes, each=each, accumulation=self.setting.anchor.accumulation)
 
 
 def _title(asked: Asked, strategy: str, network: str, model: str, batch: int) -> str:
@@ -108,7 +87,7 @@ def case(header: Header, records: Sequence[PointRecord], asked: Asked) -> Case:
     rates = [(one.workload, one.samples_per_s.mean) for one in alike if one.samples_per_s]
     alone = next((rate for one, rate in rates if one == work.reference(1)), 0.0)
     anchor = At(world_size=1, nodes=1, accumulation=int(row.options.get("accumulate", "1")))
-    measured, known, notes = [Measured(at=anchor, samples_per_s=alone, efficiency=1.0)], [], []
+    measured, used, notes = [Measured(at=anchor, samples_per_s=alone, efficiency=1.0)], [], []
     for one in rows if row.world_size > 1 else rows[1:]:
         at, how, why = replace(anchor, world_size=one.world_size, nodes=one.nodes), one.efficiency, _unsound(one)
         if how:
@@ -116,8 +95,8 @@ def case(header: Header, records: Sequence[PointRecord], asked: Asked) -> Case:
             measured.append(Measured(at=at, samples_per_s=rate, efficiency=how.mean, low=how.low, high=how.high))
         if one.world_size <= (asked.up_to or one.world_size):
             notes += [f"N={one.world_size} is left out: {why}"] if why else []
-            known += [Observed(at=at, value=how.mean, noise=noise(how))] if how and not why else []
-    if not alone or not known:
+            used += measured[-1:] if how and not why else []
+    if not alone or not used:
         again = f"mpirun -np 2 {_command(row)} --batch-size {work.batch_size} --world-sizes 1,2"
         why = f" ({'; '.join(notes)})" if notes else ""
         whose = "RUN" if asked.up_to is None else f"--up-to {asked.up_to}"
@@ -128,8 +107,8 @@ def case(header: Header, records: Sequence[PointRecord], asked: Asked) -> Case:
     title = _title(asked, row.strategy, row.interconnect, work.model, work.batch_size)
     return Case(
         title=title + (f", EMULATED {row.hardware.profile}" if row.hardware.profile else ""),
-        setting=_setting(header, records, row, work.batch_size / alone / anchor.accumulation, anchor.accumulation),
-        known=Known(anchor, tuple(known)), measured=tuple(measured), rate=alone,
+        setting=_setting(header, records, row, work.batch_size / alone / anchor.accumulation, anchor),
+        observed=tuple(used), measured=tuple(measured), rate=alone,
         rates=tuple((one.model, one.batch_size, rate) for one, rate in rates),
         devices_per_node=asked.devices_per_node or max(Counter(header.host_of_rank).values(), default=1),
         batch_size=work.batch_size, unit=work.unit, units_per_sample=work.units_per_sample, model=work.model,
@@ -146,8 +125,8 @@ def _chosen(rows: Sequence[Row], asked: Asked) -> list[Row]:
         if own == (row.strategy, row.interconnect):
             curves.setdefault(row.curve, []).append(row)
     if not curves:
-        flags = (("--strategy", asked.strategy), ("--interconnect", asked.interconnect))
-        words = " ".join(f"{flag} {word}" for flag, word in flags if word) or "RUN"
+        flags = {"--strategy": asked.strategy, "--interconnect": asked.interconnect}
+        words = " ".join(f"{flag} {word}" for flag, word in flags.items() if word) or "RUN"
         has = ", ".join(sorted({f"{row.strategy} over {row.interconnect}" for row in rows})) or "none"
         raise UsageError(f"{words}: the run has no such exchange; it has {has}")
 
@@ -178,14 +157,14 @@ def _command(row: Row) -> str:
     return f"python -m scaling.run {words}"
 
 
-def _setting(header: Header, records: Sequence[PointRecord], row: Row, step_s: float, micro_steps: int) -> Setting:
+def _setting(header: Header, records: Sequence[PointRecord], row: Row, step_s: float, anchor: At) -> Setting:
     known = settings.known_model(row.workload.model) or KnownModel(name=row.workload.model, parameters=0)
-    option, exchange = row.options.get, _declared(row.strategy)
+    option, exchange = row.options.get, frameworks.named(row.strategy).exchange(row.strategy.partition(":")[2])
     if row.servers:
         exchange = Exchange(method="servers_beside" if row.server_hosts == "shared" else "servers_apart")
     sharded, hsdp = exchange.method == "sharded", option("hsdp", "0")
-    if hsdp != "0" or (sharded and micro_steps > 1):
-        given = f"hsdp={hsdp}" if hsdp != "0" else f"accumulate={micro_steps}"
+    if hsdp != "0" or (sharded and anchor.accumulation > 1):
+        given = f"hsdp={hsdp}" if hsdp != "0" else f"accumulate={anchor.accumulation}"
         raise UsageError(
             f"RUN: {row.strategy} with --option {given}: the model does not cover it; measure without it, or "
             "measure larger world sizes with it"
@@ -201,19 +180,11 @@ def _setting(header: Header, records: Sequence[PointRecord], row: Row, step_s: f
     return Setting(
         gradient_bytes=size * (0.5 if half else thirds),
         gathered_bytes=0.0 if option("shard_optimizer", "false").lower() in FALSE else size,
-        tail=known.tail, tensors=known.tensors, step_s=step_s, bus=bus,
+        tail=known.tail, tensors=known.tensors, step_s=step_s, anchor=anchor, bus=bus,
         bus_bytes_per_s=(settings.bytes_per_s(bus, gpus[0]) or 0.0) if cuda and gpus else 0.0,
-        carrier="nccl" if verbs else "cpu", emulated=bool(row.hardware.profile),
-        **_wires(header, row, verbs=verbs)._asdict(), **_way(exchange),
+        carrier="nccl" if verbs else "cpu", emulated=bool(row.hardware.profile), method=exchange.method,
+        overlap=exchange.overlap, messages=exchange.messages, **_wires(header, row, verbs=verbs)._asdict(),
     )  # fmt: skip
-
-
-def _declared(strategy: str) -> Exchange:
-    return frameworks.named(strategy).exchange(strategy.partition(":")[2])
-
-
-def _way(exchange: Exchange) -> dict[str, Any]:
-    return {name: getattr(exchange, name) for name in ("method", "overlap", "messages")}
 
 
 def _gradient_bytes(records: Sequence[PointRecord], row: Row, known: KnownModel) -> float:
@@ -239,24 +210,12 @@ def _wires(header: Header, row: Row, *, verbs: bool) -> Wires:
     """Emulated links have the rates of the emulated cluster. NCCL uses RDMA cards directly; all else sends TCP."""
     network = next((one for one in header.networks if one.word == row.interconnect), None)
     if network is None or network.rate_bits_per_s is None:
-        return Wires("unknown" if row.nodes > 1 else "none", 0.0)
+        return Wires("unknown", 0.0)
     line, places = network.rate_bits_per_s / 8, network.places.values()
-    if row.hardware.profile:
-        return Wires("tcp10", line)
     cards = max((len(place.hca.split(",")) for place in places if place.hca), default=0)
-    if cards and verbs:
-        card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
-        return Wires("rdma_several" if cards > 1 else "rdma", card * cards, cards)
-    infiniband = any(place.interface.startswith("ib") for place in places)
-    return Wires(settings.tcp_link(network.rate_bits_per_s / 1e9, infiniband=infiniband), line)
-
-
-def noise(one: Estimate) -> float:
-    """Standard deviation of the logarithm; an interval that reaches 0 tells nothing."""
-    if one.low is None or one.high is None:
-        return ONE_ROUND
-    wide = log(one.high / one.low) / 2 / NORMAL_95 if one.low > 0 else MOST_NOISE
-    return min(max(LEAST_NOISE, wide), MOST_NOISE)
+    if cards and verbs and not row.hardware.profile:
+        return Wires("rdma", cards * (network.card_bits_per_s or network.rate_bits_per_s) / 8, cards)
+    return Wires("ipoib" if any(place.interface.startswith("ib") for place in places) else "tcp", line)
 
 
 # ---------------------------------------------------------------- a data sheet, and logs of other tools
@@ -293,8 +252,7 @@ def _guessed_rate(asked: Asked) -> float:
     kinds = ("bf16", "fp16") if asked.precision in ("bf16", "fp16", "amp") else ("tf32", "fp32")
     found = next((peaks[kind] for kind in kinds if kind in peaks), None)
     if found is None:
-        device = asked.device or "NAME"
-        raise UsageError(f"--flops-per-sample: the peak of --device {device} is unknown: give --rate")
+        raise UsageError(f"--flops-per-sample: no peak of --device {asked.device or 'NAME'} is known: give --rate")
     return UTILISATION * found * 1e12 / asked.flops_per_sample
 
 
@@ -313,17 +271,19 @@ def imported(asked: Asked, header: Header) -> Case:
     rows = max(found, key=len)
     base = next(one for one in rows if one.world_size == rows[0].base_world_size)
     model = known_by_name(asked if asked.model or asked.parameters else replace(asked, model=base.model))
-    rates = [one.rate.mean / (asked.sequence_length or 1) if one.rate else 0.0 for one in rows]
-    case = _data_sheet(asked, model, base.batch_size, rates[rows.index(base)] / base.world_size)
-    known, measured = [], []
-    for one, rate in zip(rows, rates, strict=True):
-        at, value = case.layout(one.world_size), one.efficiency or 1.0
-        measured.append(Measured(at=at, samples_per_s=rate, efficiency=value))
-        if one is not base:
-            unsure = noise(one.rate) if one.rate and len(one.logs) > 1 else ONE_ROUND
-            known.append(Observed(at=at, value=value, noise=unsure))
+    length, base_rate = asked.sequence_length or 1, base.rate.mean if base.rate else 0.0
+    case = _data_sheet(asked, model, base.batch_size, base_rate / length / base.world_size)
+    measured = []
+    for one in rows:
+        if how := one.rate:
+            share = (one.efficiency or 1.0) / how.mean
+            low, high = (end and end * share for end in (how.low, how.high))
+            at, rate = case.layout(one.world_size), how.mean / length
+            measured.append(Measured(at=at, samples_per_s=rate, efficiency=how.mean * share, low=low, high=high))
+    anchor = case.layout(base.world_size)
     return case._replace(
-        known=Known(case.layout(base.world_size), tuple(known)), measured=tuple(measured), unit=base.unit,
+        setting=replace(case.setting, anchor=anchor), measured=tuple(measured), unit=base.unit,
+        observed=tuple(one for one in measured if one.at != anchor),
         title=_title(asked, base.tool, "one node", case.model, base.batch_size), strategy=base.tool,
         notes=(case.notes[0].replace("nothing was measured", "IMPORTED, not measured by scaling"),),
     )  # fmt: skip
@@ -332,7 +292,7 @@ def imported(asked: Asked, header: Header) -> Case:
 def _data_sheet(asked: Asked, model: KnownModel, batch: int, rate: float) -> Case:
     """Build the case that flags describe, with a note of what is assumed."""
     name = asked.strategy or frameworks.default("cuda")
-    traits, exchange = frameworks.load(name).traits(name), _declared(name)
+    traits, exchange = frameworks.load(name).traits(name), frameworks.named(name).exchange(name.partition(":")[2])
     if traits.servers:
         raise UsageError(
             f"--strategy {name}: the number of its parameter servers is unknown; measure a run on two nodes"
@@ -340,10 +300,9 @@ def _data_sheet(asked: Asked, model: KnownModel, batch: int, rate: float) -> Cas
     by_nccl = traits.nccl or exchange.by_nccl
     bus, bus_rate = settings.named_bus(asked.bus, asked.device)
     precision: Precision = asked.precision or "fp32"
-    wires = settings.network(asked.network, verbs=by_nccl) if asked.network else Wires("none", 0.0)
-    shown = "any bus between the devices of a node (--bus narrows the interval)"
-    if bus in SHOWN:
-        shown = f"{SHOWN[bus]} of {(bus_rate or settings.USUAL_BYTES_PER_S[bus]) / 1e9:g} GB/s"
+    wires = settings.network(asked.network, verbs=by_nccl) if asked.network else Wires("unknown", 0.0)
+    gigabytes_per_s = (bus_rate or settings.USUAL_BYTES_PER_S[bus]) / 1e9
+    shown = f"{bus} of {gigabytes_per_s:g} GB/s" if asked.bus else "any bus (--bus narrows the interval)"
     assumed = [f"the exchange of {name}", precision, shown]
     if asked.device and bus_rate is None:
         assumed.append(f"{asked.device}, which is not in the catalogue, has the usual bus")
@@ -351,9 +310,9 @@ def _data_sheet(asked: Asked, model: KnownModel, batch: int, rate: float) -> Cas
         setting=Setting(
             gradient_bytes=4.0 * model.parameters * WIRES[precision], tail=model.tail, tensors=model.tensors,
             step_s=batch / rate, bus=bus, bus_bytes_per_s=bus_rate or 0.0, carrier="nccl" if by_nccl else "cpu",
-            **wires._asdict(), **_way(exchange),
+            method=exchange.method, overlap=exchange.overlap, messages=exchange.messages, **wires._asdict(),
         ),
-        known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, model=model.name,
+        rate=rate, batch_size=batch, model=model.name,
         unit="tokens" if asked.sequence_length else "samples", units_per_sample=asked.sequence_length or 1,
         devices_per_node=asked.devices_per_node or 1,
         notes=(f"nothing was measured; assumed: {', '.join(assumed)}",),
@@ -372,8 +331,8 @@ def checked_step(batch: int, rate: float) -> float:
 
 def known_by_name(asked: Asked) -> KnownModel:
     """Find a model of the table, or describe one by --parameters. Raises UsageError with the nearest name."""
-    if asked.parameters:
-        return KnownModel(name=asked.model or f"{asked.parameters:g} parameters", parameters=int(asked.parameters))
+    if (size := asked.parameters or 0) > 0:  # not NaN
+        return KnownModel(name=asked.model or f"{asked.parameters:g} parameters", parameters=int(size))
     if asked.model not in (names := {one.name: one for one in settings.MODELS}):
         near_by = near(asked.model, names)
         raise UsageError(f"--model {asked.model}: unknown gradient size; {near_by}; or give --parameters")

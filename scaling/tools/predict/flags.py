@@ -50,7 +50,8 @@ class Asked(Record, frozen=True, kw_only=True):
     model: Annotated[str, _what_if(
         help="Model; one device must have run it, else give --rate.", metavar="NAME")] = ""  # fmt: skip
     devices_per_node: Annotated[int | None, _what_if(
-        help="Devices of each further node.", metavar="N", min=1, show_default="the run's")] = None  # fmt: skip
+        help="Devices of each further node.",
+        metavar="N", min=1, max=256, show_default="the run's")] = None  # fmt: skip
     rate: Annotated[float | None, _cold(
         help="Samples/s of one device (of a RUN of text: tokens/s).", metavar="R")] = None  # fmt: skip
     cold: Annotated[bool, _cold("--cold", help="Use only the flags of one device, a node and --network.")] = False
@@ -61,13 +62,14 @@ class Asked(Record, frozen=True, kw_only=True):
         help="bf16 and fp16 send half the bytes of a gradient; amp keeps float32 gradients.",
         metavar="NAME", show_default="fp32")] = None  # fmt: skip
     sequence_length: Annotated[int | None, _cold(
-        help="Tokens per sample; --rate is in tokens/s then.", metavar="L", min=1)] = None  # fmt: skip
+        help="Tokens per sample; --rate is in tokens/s then.", metavar="L", min=1, max=10**7)] = None  # fmt: skip
     device: Annotated[str, _cold(help="Name of the device, which has a bus.", metavar="NAME")] = ""  # fmt: skip
     parameters: Annotated[float | None, _cold(
-        help="Parameters of a model that is not in the catalogue, such as 7e9.", metavar="P")] = None  # fmt: skip
+        help="Parameters of a model that is not in the catalogue, such as 7e9.",
+        metavar="P", min=1, max=1e13)] = None  # fmt: skip
     flops_per_sample: Annotated[float | None, _cold(
         help="Operations of one sample (of a token with --sequence-length), forward and backward: --cold "
-        "guesses --rate from these and --device.", metavar="F")] = None  # fmt: skip
+        "guesses --rate from these and --device.", metavar="F", min=1, max=1e21)] = None  # fmt: skip
     format: Annotated[Literal["table", "json"], Option(
         help="For people: table; for programs: json.", metavar="NAME")] = "table"  # fmt: skip
     output: Annotated[Path | None, output_flag("--output")] = None  # fmt: skip

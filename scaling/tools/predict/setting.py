@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
+from math import log
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,45 +18,11 @@ import msgspec
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
 
-Bus = Literal["pcie", "nvlink", "nvswitch", "host", "loopback", "unknown"]
-Link = Literal["none", "tcp10", "tcp", "ipoib", "rdma", "rdma_several", "unknown"]
-Method = Literal["ring", "hierarchical", "servers_apart", "servers_beside", "servers_in_host", "sharded"]
-Overlap = Literal["ddp", "horovod", "other", "mwms", "serial"]
-Messages = Literal["one", "tensors", "buckets", "fusion"]
-
-
-class Setting(Record, frozen=True, kw_only=True):
-    """The workload, the exchange and the network.
-
-    * gradient_bytes: on the network, one copy
-    * gathered_bytes: of the parameters that ZeRO-1 gathers after each step
-    * tail: share of the gradients that only the end of backward produces
-    * step_s: one micro step of one device alone; `step_spread`, of its logarithm, is 0 unless it is a guess
-    * bus_bytes_per_s: of an all-reduce alone in one node (`catalogue.py`); 0 takes the usual one of the bus
-    * line_bytes_per_s: of one node over all its `cards`, by the data sheet
-    * carrier: "cpu" if CPUs reduce and send the gradients, as Gloo and gRPC do
-    * tree: NCCL may use trees (2.4 and newer)
-    * sparse_bytes: of each rank, gathered by all
-    """
-
-    gradient_bytes: float
-    gathered_bytes: float = 0.0
-    tail: float = 0.0
-    step_s: float
-    step_spread: float = 0.0
-    bus: Bus = "pcie"
-    bus_bytes_per_s: float = 0.0
-    link: Link = "none"
-    line_bytes_per_s: float = 0.0
-    cards: int = 1
-    carrier: Literal["nccl", "cpu"] = "nccl"
-    method: Method = "ring"
-    overlap: Overlap = "other"
-    messages: Messages = "buckets"
-    tensors: int = 100
-    tree: bool = True
-    sparse_bytes: float = 0.0
-    emulated: bool = False
+Bus = Literal["pcie", "nvlink", "nvswitch", "loopback", "unknown"]
+Link = Literal["tcp", "ipoib", "rdma", "unknown"]
+Method = Literal["ring", "sharded", "servers_apart", "servers_beside"]
+Overlap = Literal["backward", "mwms", "serial"]
+Messages = Literal["one", "tensors", "buckets"]
 
 
 class At(Record, frozen=True, kw_only=True):
@@ -74,55 +41,83 @@ class At(Record, frozen=True, kw_only=True):
         return self.each or self.world_size / self.nodes
 
 
+class Setting(Record, frozen=True, kw_only=True):
+    """The workload, the exchange and the network.
+
+    * gradient_bytes: on the network, one copy
+    * gathered_bytes: of the parameters that ZeRO-1 gathers after each step
+    * tail: share of the gradients that only the end of backward produces
+    * step_s: one micro step of one device at `anchor`; `step_spread`, of its logarithm, is 0 unless it is a guess
+    * bus_bytes_per_s: of an all-reduce alone in one node (`bytes_per_s`); 0 takes the usual one of the bus
+    * link: "unknown" also if one node alone was measured
+    * line_bytes_per_s: of one node over all its `cards`, by the data sheet
+    * carrier: "cpu" if CPUs reduce and send the gradients, as Gloo and gRPC do
+    * sparse_bytes: of each rank, gathered by all
+    """
+
+    gradient_bytes: float
+    gathered_bytes: float = 0.0
+    tail: float = 0.0
+    step_s: float
+    step_spread: float = 0.0
+    anchor: At = At(world_size=1, nodes=1)
+    bus: Bus = "pcie"
+    bus_bytes_per_s: float = 0.0
+    link: Link = "unknown"
+    line_bytes_per_s: float = 0.0
+    cards: int = 1
+    carrier: Literal["nccl", "cpu"] = "nccl"
+    method: Method = "ring"
+    overlap: Overlap = "backward"
+    messages: Messages = "buckets"
+    tensors: int = 100
+    sparse_bytes: float = 0.0
+    emulated: bool = False
+
+
 # standard deviations from the middle of a 95 % interval to its ends
 NORMAL_95 = 1.96
+# noise of a single round, and limits of the noise from any number of rounds: with the largest nothing is known
+ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 1.0
 
 
-class Observed(Record, frozen=True, kw_only=True):
-    """A measured efficiency relative to the anchor. `noise`: standard deviation of its logarithm."""
+class Measured(Record, frozen=True, kw_only=True):
+    """A world size with its efficiency relative to the setting's anchor; the ends are of the 95 % interval."""
 
     at: At
-    value: float
-    noise: float = 0.005
+    samples_per_s: float = 0.0
+    efficiency: float
+    low: float | None = None
+    high: float | None = None
 
-
-class Known(NamedTuple):
-    """All measurements. Efficiencies are relative to `anchor`, where `setting.step_s` was measured."""
-
-    anchor: At
-    observed: tuple[Observed, ...] = ()
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the logarithm; an interval that reaches 0 tells nothing."""
+        if self.low is None or self.high is None:
+            return ONE_ROUND
+        wide = log(self.high / self.low) / 2 / NORMAL_95 if self.low > 0 else MOST_NOISE
+        return min(max(LEAST_NOISE, wide), MOST_NOISE)
 
 
 # ---------------------------------------------------------------- priors
 
 
 class Prior(Record, frozen=True, kw_only=True):
-    """A constant before measurements: normal in its logarithm; `hide` in its logit, exponents in their value.
-
-    `series` and what follows is for readers of the file.
-    """
+    """A constant before measurements: normal in its logarithm, `hide` in its logit. How many series and publishers
+    taught it is for readers of the file, which has more for them."""
 
     mean: float
     sd: float
     series: int = 0
     publishers: int = 0
-    unit: str = ""
-    before: str = ""
-
-
-class Walk(Record, frozen=True, kw_only=True):
-    """The model's error, a random walk of the loss over log2 N. Steps are standard deviations: per doubling inside
-    a node, from one node to several, per doubling of nodes."""
-
-    inside: float
-    leaving: float
-    beyond: float
 
 
 class Priors(Record, frozen=True, kw_only=True):
-    """`quantiles`: by what is known, factors on the standard deviation below and above, which cover 80 %."""
+    """`walk`: the model's error, a random walk of the loss over log2 N; its steps are standard deviations per
+    doubling `inside` a node, on `leaving` one node, per doubling of nodes `beyond`.
+    `quantiles`: by what is known, factors on the standard deviation below and above, which cover 80 %."""
 
-    walk: Walk
+    walk: Mapping[str, float]
     quantiles: Mapping[str, tuple[float, float]]
     constants: Mapping[str, Prior]
 
@@ -150,7 +145,6 @@ class _Device(Record, frozen=True, kw_only=True):
     pattern: str
     links: float
     pcie: float
-    source: str
 
 
 class _File(Record, frozen=True, kw_only=True):
@@ -212,15 +206,8 @@ class Wires(NamedTuple):
     cards: int = 1
 
 
-def tcp_link(gbit: float, *, infiniband: bool = False) -> Link:
-    """Return the kind of TCP over a card of this rate: up to 10 Gb/s a host keeps up with its line."""
-    if gbit <= 10:
-        return "tcp10"
-    return "ipoib" if infiniband else "tcp"
-
-
-def network(words: str, *, emulated: bool = False, verbs: bool = True) -> Wires:
-    """Parse `ib:200` or `tcp:25x2`. Raises UsageError. Without verbs, InfiniBand carries TCP."""
+def network(words: str, *, verbs: bool = True) -> Wires:
+    """Parse `ib:200` or `tcp:25x2`. Raises UsageError. Without verbs, RDMA cards carry TCP."""
     parsed = re.fullmatch(r"([a-z]+):(\d{1,6}(?:\.\d{1,6})?)(?:x(\d{1,3}))?", words.strip().lower())
     if not parsed:
         raise UsageError(f"--network {words}: write KIND:GBIT or KIND:GBITxCARDS, such as ib:200 or tcp:25x2")
@@ -230,7 +217,5 @@ def network(words: str, *, emulated: bool = False, verbs: bool = True) -> Wires:
     if not (SLOWEST_GBIT <= gbit <= FASTEST_GBIT and 1 <= cards <= MOST_CARDS):
         limits = f"{SLOWEST_GBIT:g} to {FASTEST_GBIT:,} Gb/s of one card, 1 to {MOST_CARDS} cards of a node"
         raise UsageError(f"--network {words}: give {limits}")
-    link = tcp_link(gbit, infiniband=kind in ("ib", "ipoib"))
-    if emulated or (kind in RDMA and verbs):
-        link = "tcp10" if emulated else "rdma_several" if cards > 1 else "rdma"
+    link: Link = "rdma" if kind in RDMA and verbs else "ipoib" if kind == "ipoib" else "tcp"
     return Wires(link, gbit * cards * 1e9 / 8, cards)

@@ -13,11 +13,11 @@ from scaling.errors import UsageError
 from scaling.tools.predict import __main__
 from scaling.tools.predict import __main__ as command
 from scaling.tools.predict.__main__ import CAUSES, Forecast, doubts, forecasts
-from scaling.tools.predict.evidence import Case, Measured
+from scaling.tools.predict.evidence import Case
 from scaling.tools.predict.flags import Asked, parse
 from scaling.tools.predict.model import Fit, predict
-from scaling.tools.predict.setting import At, Known, Observed, Setting, network, read
-from tests.support.scripted_clusters import ONE, RESNET50, at, case, learned, truth
+from scaling.tools.predict.setting import Measured, Setting, network, read
+from tests.support.scripted_clusters import RESNET50, at, case, learned, measured_at, truth
 
 # What is refused, each in one line with what would mend it, and what what-ifs change.
 
@@ -42,7 +42,7 @@ def test_programs_get_the_same() -> None:
     plain = json.loads(__main__.prediction_json(case({8: 0.88}), (ROW, WIDE)))
     assert [row["kind"] for row in plain["predicted"]] == ["PREDICTED", "PREDICTED"]
     assert plain["interval_percent"] == 80
-    assert plain["predicted"][0]["cause"] == "the exchange"
+    assert plain["predicted"][0]["losses"]["exposed"] == 0.07
 
 
 COLD: dict[str, Any] = {
@@ -56,23 +56,26 @@ def efficiency(asked: Asked, size: int = 64, **changes: Any) -> float:
     return forecasts(changed, (size,))[0].efficiency
 
 
+def _cold() -> list[str]:
+    return ["--cold", "--rate", "343", "--model", "resnet50", "--batch-size", "64", "--devices-per-node", "8",
+            "--network", "ib:100"]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "RUN: give a run's folder, or --cold"),
+        ([], "RUN: give either a run's folder, or --cold"),
         (["--cold"], "--cold: needs --rate R, --model NAME"),
-        (["r", "--cold"], "--cold: predicts without a run"),
+        (["r", "--cold"], "RUN: give either a run's folder, or --cold"),
         (["r", "--device", "Tesla V100"], "--device: only with --cold"),
-        (["r", "--rate", "-3"], "--rate -3: must be above 0"),
-        (["r", "--rate", "nan"], "--rate nan: must be above 0"),
-        (["r", "--parameters", "inf"], "--parameters inf: must be above 0"),
-        (["r", "--parameters", "1e15"], "--parameters 1e+15: must be above 0, at most 1e+13"),
+        ([*_cold(), "--rate", "-3"], "--rate -3: a step of 64 samples would take -21.3 s"),
+        ([*_cold(), "--rate", "nan"], "--rate nan: a step of 64 samples would take nan s"),
+        ([*_cold(), "--parameters", "nan", "--model", "none"], "--parameters: 'nan' is not a number"),
+        (["r", "--parameters", "inf"], "--parameters inf: must be at most 1e+13"),
+        (["r", "--parameters", "1e15"], "--parameters 1e15: must be at most 1e+13"),
         (["r", "--batch-size", "0"], "--batch-size 0: must be at least 1"),
-        (["r", "--parameters", "-1"], "--parameters -1: must be above 0"),
-        (
-            ["r", "--devices-per-node", "1000000000"],
-            "--devices-per-node 1e+09: must be above 0, at most 256",
-        ),
+        (["r", "--parameters", "-1"], "--parameters -1: must be at least 1"),
+        (["r", "--devices-per-node", "1000000000"], "--devices-per-node 1000000000: must be at most 256"),
         (["r", "--format", "xml"], "--format: 'xml' is not one of table, json"),
     ],
 )
@@ -103,10 +106,9 @@ def test_networks_without_a_prior(words: str, said: str) -> None:
 
 def test_networks_as_the_model_takes_them() -> None:
     assert network("ib:200") == ("rdma", 25e9, 1)
-    assert network("roce:100x4") == ("rdma_several", 50e9, 4)
-    assert network("eth:10") == ("tcp10", 1.25e9, 1)
+    assert network("roce:100x4") == ("rdma", 50e9, 4)
+    assert network("eth:10") == ("tcp", 1.25e9, 1)
     assert network("tcp:25x2") == ("tcp", 6.25e9, 2)
-    assert network("ib:100", emulated=True) == ("tcp10", 12.5e9, 1)
 
 
 @pytest.mark.parametrize("rate", [1e9, 1e-5])
@@ -134,24 +136,14 @@ def test_the_table_has_measured_intervals() -> None:
 
 
 def test_gloo_sends_tcp_over_infiniband() -> None:
-    assert network("ib:100", verbs=False) == network("ipoib:100")
-    assert network("ib:10", verbs=False) == network("tcp:10")
+    assert network("ib:100", verbs=False) == network("tcp:100")
     sockets = replace(RESNET50, carrier="cpu")
     asked, gloo = Asked(network="ib:100"), case(TWO_NODES, sockets, strategy="torch:gloo")
-    assert str(getattr(command.what_if(asked, gloo).asked, "link", "")) == "ipoib"
+    assert str(getattr(command.what_if(asked, gloo).asked, "link", "")) == "tcp"
     assert command.supposed(asked, gloo) == (
-        "what if: over ib:100, which was not measured; torch:gloo sends TCP there, not RDMA",
+        "what if: --network ib:100; torch:gloo sends TCP there, not RDMA; measured rows are of resnet50, batch 64",
     )
     assert str(getattr(command.what_if(asked, case(TWO_NODES)).asked, "link", "")) == "rdma"
-
-
-def test_nodes_that_were_not_filled_are_reported() -> None:
-    spread = case({4: 0.9})._replace(
-        measured=(Measured(at=At(world_size=4, nodes=4), samples_per_s=1, efficiency=1),)
-    )
-    assert command.supposed(Asked(), spread) == ("what if: nodes are filled; N=4 was measured on 4 nodes",)
-    assert command.supposed(Asked(), case({4: 0.9, 8: 0.8})) == ()
-    assert command.supposed(Asked(devices_per_node=8), spread) == ("what if: 8 devices a node",)
 
 
 def test_world_sizes() -> None:
@@ -169,16 +161,14 @@ def test_world_sizes() -> None:
 
 
 def test_beyond_one_node_needs_a_network() -> None:
-    inside = case({2: 0.97, 4: 0.93}, setting=replace(RESNET50, link="none"))
+    inside = case({2: 0.97, 4: 0.93}, setting=replace(RESNET50, link="unknown"))
     assert command.world_sizes(Asked(world_sizes="4"), inside) == (4,)
-    with pytest.raises(UsageError, match="--world-sizes 8: only one node of"):
+    with pytest.raises(UsageError, match="--world-sizes 8: the network between nodes of 4 devices is unknown"):
         command.world_sizes(Asked(world_sizes="8"), inside)
-    with pytest.raises(UsageError, match=r"^N=8: only one node of"):
+    with pytest.raises(UsageError, match=r"^N=8: the network between nodes of"):
         command.world_sizes(Asked(), inside)
     assert command.world_sizes(Asked(), case({2: 0.97}, setting=inside.setting)) == (4,)
-    with pytest.raises(
-        UsageError, match=r"^N=16: the rate of the network between nodes is unknown: give .* --network"
-    ):
+    with pytest.raises(UsageError, match=r"^N=16: the network between nodes .* is unknown: give --network"):
         command.world_sizes(Asked(), case(TWO_NODES, setting=replace(RESNET50, link="unknown")))
     assert command.world_sizes(Asked(world_sizes="8", network="ib:100"), inside) == (8,)
 
@@ -202,7 +192,7 @@ def test_what_ifs_go_the_way_they_should() -> None:
 
 def test_where_less_is_lost_less_is_carried_on() -> None:
     """A cluster that is far better than the equations say: what is hardly slowed gains nothing beyond 100 %."""
-    vgg16 = replace(RESNET50, gradient_bytes=553e6, link="tcp10", line_bytes_per_s=1.25e9, overlap="serial")
+    vgg16 = replace(RESNET50, gradient_bytes=553e6, link="tcp", line_bytes_per_s=1.25e9, overlap="serial")
     one = case({4: 0.62, 8: 0.45}, vgg16)
     (row,) = forecasts(command.what_if(Asked(rate=2.0), one), (8,))
     assert 0.9 < row.efficiency <= 1.0
@@ -240,26 +230,23 @@ def test_rows_with_too_wide_an_interval_are_not_claimed() -> None:
 
 def test_points_of_other_sizes_stay_where_they_are() -> None:
     """Predicting what was measured gives it back."""
-    seen = Observed(at=at(8), value=0.88, noise=0.005)
+    seen = measured_at(at(8), 0.88, 0.005)
     changed = command.what_if(Asked(), case(TWO_NODES))
-    assert forecasts(changed, (8,))[0].efficiency == pytest.approx(seen.value, abs=0.01)
+    assert forecasts(changed, (8,))[0].efficiency == pytest.approx(seen.efficiency, abs=0.01)
 
 
 def test_a_bad_fit_is_a_doubt() -> None:
     """A noisy efficiency far below all that was ever published of such a cluster."""
     assert doubts(case(TWO_NODES)) == ()
     one = case({4: 0.4})
-    seen = Observed(at=at(4), value=0.4, noise=0.06)
-    (said,) = doubts(one._replace(known=one.known._replace(observed=(seen,))))
+    seen = measured_at(at(4), 0.4, 0.06)
+    (said,) = doubts(one._replace(observed=(seen,)))
     assert said.startswith("N=4 was measured at 40 % (36 to 45 %), but published clusters like it have ")
 
 
 def test_an_interval_that_reaches_the_model_is_no_doubt() -> None:
-    """A measured interval of 20 to 399 % contradicts nothing."""
-    wide = case({4: 0.6})
-    seen = Observed(at=at(4), value=0.79, noise=0.76)
-    (said,) = doubts(wide._replace(known=wide.known._replace(observed=(seen,))))
-    assert said.startswith("N=4 was measured at 79 % (18 to 350 %): it weighs little; more --rounds")
+    """A measured interval of 18 to 350 % contradicts nothing."""
+    assert doubts(case({4: 0.6})._replace(observed=(measured_at(at(4), 0.79, 0.76),))) == ()
 
 
 def test_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -271,11 +258,6 @@ def test_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         assert out == ""
         assert err.count("\n") == 1
         assert err.startswith("scaling predict: error: ")
-
-
-def _cold() -> list[str]:
-    return ["--cold", "--rate", "343", "--model", "resnet50", "--batch-size", "64", "--devices-per-node", "8",
-            "--network", "ib:100"]  # fmt: skip
 
 
 def test_the_cold_command_prints_predicted_rows(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,8 +274,8 @@ PRIORS = read()
 
 
 def ends(found: Fit, world_size: int) -> tuple[float, float, float]:
-    told = predict(found, [at(world_size)])
-    return float(told.low[0]), float(told.efficiency[0]), float(told.high[0])
+    middle, low, high, *_ = predict(found, at(world_size))
+    return low, middle, high
 
 
 def test_the_same_twice() -> None:
@@ -340,7 +322,7 @@ def test_a_point_that_contradicts_pulls_and_widens() -> None:
 
 
 def measured_once(value: float, noise: float) -> Case:
-    return case({})._replace(known=Known(ONE, (Observed(at=at(8), value=value, noise=noise),)))
+    return case({})._replace(observed=(measured_at(at(8), value, noise),))
 
 
 def test_a_noisy_point_weighs_little_and_its_interval_reaches_what_others_have() -> None:
@@ -349,7 +331,6 @@ def test_a_noisy_point_weighs_little_and_its_interval_reaches_what_others_have()
     (unsure,), (sure,), (cold,) = (forecasts(one, (64,)) for one in (noisy, sound, case({})))
     assert sure.efficiency < unsure.efficiency <= 0.708
     assert sure.high < cold.low < unsure.high
-    assert any("it weighs little" in said for said in doubts(noisy))
 
 
 def test_rows_that_rest_on_the_priors_say_so() -> None:
@@ -374,8 +355,8 @@ def test_emulated_devices_lose_the_wire_time_beyond_backward() -> None:
     of a step hide the ring's bytes at the line's rate less TCP's framing. Real devices lose more."""
     alone_s, gradient_bytes, world_size, line_bytes_per_s = 512 / 2987, 244.4e6, 16, 1.25e9
     emulated = Setting(
-        gradient_bytes=gradient_bytes, step_s=alone_s, bus="loopback", link="tcp10",
-        line_bytes_per_s=line_bytes_per_s, overlap="ddp", emulated=True,
+        gradient_bytes=gradient_bytes, step_s=alone_s, bus="loopback", link="tcp",
+        line_bytes_per_s=line_bytes_per_s, emulated=True,
     )  # fmt: skip
     seen = {2: 0.999, 4: 0.997}
     moved_s = 2 * (world_size - 1) / world_size * gradient_bytes / (0.949 * line_bytes_per_s)
@@ -384,4 +365,4 @@ def test_emulated_devices_lose_the_wire_time_beyond_backward() -> None:
     assert middle == pytest.approx(expected, abs=0.02)  # sleeps end late, too
     assert low < expected < high
     real = learned(replace(emulated, emulated=False), PRIORS, seen)
-    assert ends(real, world_size)[1] < expected - 0.03
+    assert ends(real, world_size)[1] < min(expected, middle)
