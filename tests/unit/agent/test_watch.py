@@ -493,6 +493,17 @@ def test_a_flooded_log_keeps_its_beginning_and_what_comes_next(tmp_path: Path) -
     assert bound.dropped_bytes == LIMIT_BYTES + 1 - KEPT_BYTES
 
 
+def test_cpu_time_is_of_all_steps_of_a_command_and_of_those_that_lead_to_its_first_window() -> None:
+    child: Any = SimpleNamespace(task=TASK, pid=os.getpid(), tell=lambda _: None, resume=lambda: None, reap=Exit)
+    one = Supervisor(child, {}, 0.0)
+    one.heard(READY, 1.0)
+    one.tell(Run(windows=3, steps=4, measured=True, lead=2), 2.0)
+    one.heard(replace(WINDOW, index=2), 3.0)
+    cpu = one.ended().telemetry.cpu
+    assert cpu is not None
+    assert cpu.steps == 3 * 4 + 2
+
+
 def test_others_are_let_be_and_it_is_looked_at_once_a_second(tmp_path: Path) -> None:
     for path in (flooded(tmp_path / "log", LIMIT_BYTES), tmp_path / "none", Path("/dev/null")):
         bound = LogBound(str(path))
