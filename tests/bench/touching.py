@@ -1,7 +1,8 @@
 """A pytest plugin (`-p touching`): which functions of `scaling` does each test run?
 
 It imports nothing of this repository: tests.bench.mutations uses it with the tests of another commit.
-A function is scaling/FILE:LINE, its first line, decorators included.
+A function is scaling/FILE:LINE, its first line, decorators included. Seconds are CPU time, which a loaded machine
+does not lengthen.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Generator
 from cProfile import Profile
 from pathlib import Path
@@ -43,6 +45,7 @@ def _forget() -> None:
 def _traced(nodeid: str) -> Generator[None, Any, Any]:
     _seen.clear()
     _outcomes.clear()
+    began_s = time.process_time()
     profiler = Profile(builtins=False)
     threading.setprofile(_note)
     profiler.enable()
@@ -53,16 +56,18 @@ def _traced(nodeid: str) -> Generator[None, Any, Any]:
         threading.setprofile(None)
         codes = (entry.code for entry in profiler.getstats())
         _seen.update((id(code), code) for code in codes if isinstance(code, CodeType))
-        _write(nodeid)
+        _write(nodeid, time.process_time() - began_s)
 
 
-def _write(nodeid: str) -> None:
+def _write(nodeid: str, seconds: float) -> None:
+    global _file_s  # noqa: PLW0603
+    _file_s += seconds
     codes = [code for code in _seen.values() if code.co_filename.startswith(ROOT)]
     functions = sorted({f"scaling/{code.co_filename[len(ROOT) :]}:{code.co_firstlineno}" for code in codes})
     line = {
         "test": nodeid,
         "failed": any(one.failed for one in _outcomes),
-        "seconds": sum(one.duration for one in _outcomes),
+        "seconds": seconds,
         "functions": functions,
     }
     with (FOLDER / "tests.jsonl").open("a") as out:
@@ -83,14 +88,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    global _file, _file_s  # noqa: PLW0603
+    global _file, _file_s
     file = item.nodeid.partition("::")[0]
     if file != _file:
         _forget()
         _file, _file_s = file, 0.0
     if _file_s > LIMIT_S:
         item.add_marker(pytest.mark.skip(reason="its file takes too long to be chosen"))
-    try:
-        return (yield from _traced(item.nodeid))
-    finally:
-        _file_s += sum(one.duration for one in _outcomes)
+    return (yield from _traced(item.nodeid))
