@@ -118,7 +118,7 @@ def step_time(record: PointRecord) -> StepTime | None:
     for rank, blocks in zip(ranks, logs, strict=True):
         windows = [window for window in rank.windows if window.index >= kept]
         steps, seconds = sum(one.steps for one in windows), sum(one.seconds for one in windows)
-        if not steps or seconds <= 0:
+        if not steps:
             return None
         counted = {index: value for index, value in blocks.items() if index >= kept}
         seats[rank.launch_rank] = SeatTime(step_s=seconds / steps / dilate, blocks=counted)
@@ -210,7 +210,7 @@ def _late(same: Sequence[Window]) -> float:
 
 def _logs(windows: Iterable[Window], dilate: float) -> Blocks:
     timed = ((w.index, w.end_s - w.start_s, w.steps * dilate) for w in windows)
-    return {index: log(seconds / steps) for index, seconds, steps in timed if steps and seconds > 0}
+    return {index: log(seconds / steps) for index, seconds, steps in timed if steps}
 
 
 def by_rate(harmonic_s: float, seats: Iterable[tuple[float, Blocks]]) -> Blocks:

@@ -431,6 +431,14 @@ def test_controls_in_doubt_are_noted_on_the_rows_that_rest_on_them(tmp_path: Pat
     assert not any("control is" in note for row in rows(found.records) for note in row.footnotes)
 
 
+def test_a_window_without_steps_is_no_block() -> None:
+    made = record(point("solo"), 0.1, epoch=0)
+    first, *others = made.ranks[0].windows
+    rank = replace(made.ranks[0], windows=(replace(first, steps=0), *others))
+    time = step_time.step_time(replace(made, ranks=(rank,)))
+    assert time is not None and {*time.blocks} == {one.index for one in others}
+
+
 @pytest.mark.parametrize("kind", ["each", "together", "comm", "feed", "held"])
 def test_a_control_that_failed_is_noted_with_its_cell_cause_and_log(kind: Kind) -> None:
     """Also where the row has no efficiency, and where its split does without that control."""
