@@ -230,22 +230,22 @@ def _corrected(name: str, value: str) -> str:
     return re.sub(pattern, instead, value, flags=re.IGNORECASE)
 
 
-def recorded(environ: Mapping[str, str]) -> dict[str, str]:
+def recorded_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of children that change rates, without secrets. Long values are cut."""
     given = for_children(environ)
     return {name: _shown(given[name]) for name in sorted(given) if RECORDED.match(name) and _is_said(name)}
 
 
-def changed(environ: Mapping[str, str]) -> tuple[str, ...]:
+def changed_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that children get changed or not at all: `OMP_PROC_BIND=true (reason)`."""
     return tuple(
         f"{name}={_shown(environ[name])} ({why})"
         for name in sorted(environ)
-        if (why := _why(name, environ[name])) and _is_said(name)
+        if (why := _why_changed(name, environ[name])) and _is_said(name)
     )
 
 
-def _why(name: str, value: str) -> str:
+def _why_changed(name: str, value: str) -> str:
     if PLACING.match(name):
         return "dropped: scaling places each rank's threads"
     if OWN.match(name):
@@ -272,8 +272,8 @@ def host_with(found: Sequence[Interpreter], environ: Mapping[str, str] = os.envi
     own = replace(
         info.gather(frameworks.distributions()),
         compile_lacks=next(filter(None, (one.compiler_lacks(environ) for one in every)), ""),
-        variables=recorded(environ),
-        changed_variables=changed(environ),
+        variables=recorded_variables(environ),
+        changed_variables=changed_variables(environ),
     )
     return with_interpreters(own, found)
 

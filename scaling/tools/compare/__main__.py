@@ -17,21 +17,9 @@ from scaling.report.archive import unpacked
 from scaling.report.formats import markdown, terminal
 from scaling.text import readable
 from scaling.tools.compare import flags, launches, verdicts
+from scaling.tools.compare import found as comparison
 from scaling.tools.compare.flags import NAME, Asked
-from scaling.tools.compare.found import (
-    ENOUGH_RUNS,
-    METRICS,
-    Found,
-    Metric,
-    Side,
-    Unit,
-    benchmark,
-    cost,
-    document,
-    json,
-    junit,
-    read,
-)
+from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Side, Unit, cost
 
 Sides = tuple[tuple[Row, ...], ...]
 ASSUMED = (
@@ -43,8 +31,8 @@ ASSUMED = (
 def compare(asked: Asked) -> Found:
     """Compare both sides by cell. Raises UsageError if runs are unreadable, not alike, or measured no exchange."""
     anyway = asked.although_different
-    before = read("BASE", asked.base, although_different=anyway)
-    after = read("NEW", asked.new, although_different=anyway)
+    before = comparison.read("BASE", asked.base, although_different=anyway)
+    after = comparison.read("NEW", asked.new, although_different=anyway)
     counts = len(before.folders), len(after.folders)
     unit: Unit = "runs" if min(counts) >= ENOUGH_RUNS else "rounds"
     differences = differing((*before.headers, *after.headers))
@@ -126,15 +114,15 @@ def exit_code(found: Found, *, require_proof: bool) -> int:
 def rendered(found: Found, asked: Asked, code: int) -> str:
     match asked.format:
         case "table":
-            return terminal.draw(document(found), color=has_color(asked.output))
+            return terminal.draw(comparison.document(found), color=has_color(asked.output))
         case "markdown":
-            return markdown.draw(document(found, verdict_first=True))
+            return markdown.draw(comparison.document(found, verdict_first=True))
         case "json":
-            return json(found, code)
+            return comparison.json(found, code)
         case "junit":
-            return junit(found, require_proof=asked.require_proof)
+            return comparison.junit(found, require_proof=asked.require_proof)
         case "github-action-benchmark":
-            return benchmark(found)
+            return comparison.benchmark(found)
 
 
 def _act(argv: Sequence[str]) -> int:

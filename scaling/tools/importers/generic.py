@@ -157,7 +157,7 @@ def hints(lines: Iterable[LogLine], path: str) -> tuple[str, ...]:
 
 
 def _bar(found: re.Match[str]) -> re.Match[str] | None:
-    """The bar that steps per second or seconds per step stand in."""
+    """Return the progress bar before a rate in it/s or s/it; None for other rates."""
     return _BAR.search(found.string, 0, found.start()) if found["words"] in _OF_BARS else None
 
 

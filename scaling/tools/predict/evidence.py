@@ -276,10 +276,9 @@ def imported(asked: Asked, header: Header) -> Case:
     measured = []
     for one in rows:
         if how := one.rate:
-            share = (one.efficiency or 1.0) / how.mean
-            low, high = (end and end * share for end in (how.low, how.high))
-            at, rate = case.layout(one.world_size), how.mean / length
-            measured.append(Measured(at=at, samples_per_s=rate, efficiency=how.mean * share, low=low, high=high))
+            at, value = case.layout(one.world_size), one.efficiency or 1.0
+            low, high = (end and end * value / how.mean for end in (how.low, how.high))
+            measured.append(Measured(at=at, samples_per_s=how.mean / length, efficiency=value, low=low, high=high))
     anchor = case.layout(base.world_size)
     return case._replace(
         setting=replace(case.setting, anchor=anchor), measured=tuple(measured), unit=base.unit,
@@ -331,8 +330,8 @@ def checked_step(batch: int, rate: float) -> float:
 
 def known_by_name(asked: Asked) -> KnownModel:
     """Find a model of the table, or describe one by --parameters. Raises UsageError with the nearest name."""
-    if (size := asked.parameters or 0) > 0:  # not NaN
-        return KnownModel(name=asked.model or f"{asked.parameters:g} parameters", parameters=int(size))
+    if asked.parameters:
+        return KnownModel(name=asked.model or f"{asked.parameters:g} parameters", parameters=int(asked.parameters))
     if asked.model not in (names := {one.name: one for one in settings.MODELS}):
         near_by = near(asked.model, names)
         raise UsageError(f"--model {asked.model}: unknown gradient size; {near_by}; or give --parameters")

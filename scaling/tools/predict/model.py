@@ -56,6 +56,8 @@ BUCKET_BYTES = 25e6
 # one step inside a node: NCCL's src/graph/tuning.cc has 3.4 us for NVLink and 5.7 us for PCIe
 INSIDE_LATENCY_S = 5e-6
 TREE_STEPS, SHARDED_VOLUME = 3.0, 1.5
+# how often a server's link carries a gradient in series: pushes and pulls are full duplex
+PUSH_THEN_PULL, DUPLEX = 2.0, 1.1
 # worlds of hundreds of devices lose more per doubling of nodes than few nodes
 GROWTH_POWER = 1.5
 
@@ -103,7 +105,7 @@ def _exchange(setting: Setting, values: Mapping[str, Floats], points: Sequence[A
         if setting.method == "servers_beside":
             inside, between = each * (each > 1), 2 * (nodes - 1) / nodes
         else:
-            inside, between = 2 * (each - 1) / each, 2.0 if setting.overlap == "serial" else 1.1
+            inside, between = 2 * (each - 1) / each, PUSH_THEN_PULL if setting.overlap == "serial" else DUPLEX
         moved_s = inside * size / bus + apart * between * size / network
     else:
         ring_s = 2 * (nodes - 1) * alpha + 2 * (world - nodes) * INSIDE_LATENCY_S

@@ -83,8 +83,8 @@ def test_the_environment_of_a_child(
 )
 def test_a_variable_of_the_user_stands_or_is_named(name: str, value: str, kept: str | None, said: str) -> None:
     assert child_environ({name: value}, TASK, {}).get(name) == kept
-    assert environment.changed({name: value}) == ((f"{name}={value} ({said})",) if said else ())
-    assert name in environment.recorded({name: value}) or kept is None
+    assert environment.changed_variables({name: value}) == ((f"{name}={value} ({said})",) if said else ())
+    assert name in environment.recorded_variables({name: value}) or kept is None
 
 
 # ---------------------------------------------------------------- proxies

@@ -191,31 +191,31 @@ SECRETS_AND_PLACES = (
 def test_what_breaks_workers_is_dropped_and_said(name: str) -> None:
     environ = {name: "1", "HOME": "/h", "OMP_WAIT_POLICY": "active"}
     assert environment.for_children(environ) == {"HOME": "/h", "OMP_WAIT_POLICY": "active"}
-    (said,) = environment.changed(environ)
+    (said,) = environment.changed_variables(environ)
     assert said.startswith(f"{name}=1 (dropped: ")
-    assert environment.recorded(environ) == {"OMP_WAIT_POLICY": "active"}
+    assert environment.recorded_variables(environ) == {"OMP_WAIT_POLICY": "active"}
 
 
 def test_other_variables_stay_and_a_dropped_secret_is_not_said() -> None:
     assert environment.for_children(dict.fromkeys(KEPT, "1")) == dict.fromkeys(KEPT, "1")
-    assert environment.changed({**dict.fromkeys(KEPT, "1"), "DMLC_TOKEN": "x"}) == ()
+    assert environment.changed_variables({**dict.fromkeys(KEPT, "1"), "DMLC_TOKEN": "x"}) == ()
 
 
 @pytest.mark.parametrize("level", ["DETAIL", "detail", "INFO", "OFF"])
 def test_a_debug_level_that_ends_torch_is_lowered_and_said(level: str) -> None:
     ends = level.upper() == "DETAIL"
     environ, lowered = {DEBUG: level}, {DEBUG: "INFO" if ends else level}
-    assert environment.for_children(environ) == environment.recorded(environ) == lowered
-    said = environment.changed(environ)
+    assert environment.for_children(environ) == environment.recorded_variables(environ) == lowered
+    said = environment.changed_variables(environ)
     assert said[0].startswith(f"{DEBUG}={level} (INFO for workers") if ends else said == ()
 
 
 def test_what_changes_rates_is_recorded_without_secrets_and_places() -> None:
     environ = dict.fromkeys((*RECORDED, *SECRETS_AND_PLACES, "PATH"), "1")
-    assert environment.recorded(environ) == dict.fromkeys(sorted(RECORDED), "1")
+    assert environment.recorded_variables(environ) == dict.fromkeys(sorted(RECORDED), "1")
 
 
 def test_values_are_bounded_and_hide_passwords() -> None:
-    found = environment.recorded({"XLA_FLAGS": "x" * 1000, "TF_PROXY": "http://me:hunter2@host/x"})
+    found = environment.recorded_variables({"XLA_FLAGS": "x" * 1000, "TF_PROXY": "http://me:hunter2@host/x"})
     assert len(found["XLA_FLAGS"]) == environment.MOST_CHARACTERS + len("...")
     assert found["TF_PROXY"] == "http://***@host/x"
