@@ -37,9 +37,8 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     is_import = run is not None and run[0].is_import
     for flag in () if asked.cold or is_import else OF_A_NODE:
         if getattr(asked, flag):
-            raise UsageError(
-                f"--{flag.replace('_', '-')}: only with --cold or an import, because a run has its own"
-            )
+            why = "only with --cold or an import, because a run has its own"
+            raise UsageError(f"--{flag.replace('_', '-')}: {why}")
     if run is None:
         return evidence.cold(asked)
     case = evidence.imported(asked, run[0]) if is_import else evidence.case(*run, asked)
@@ -77,9 +76,7 @@ def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
     """Return the asked world sizes, ascending. Raises UsageError if one is too far from the measured ones."""
     apart = asked.network or case.setting.link != "unknown"
     largest = max((one.at.world_size for one in case.observed), default=1)
-    first, most = 2 * largest, FARTHEST * largest
-    if not case.measured:
-        first, most = case.devices_per_node, FARTHEST_COLD
+    first, most = (2 * largest, FARTHEST * largest) if case.measured else (case.devices_per_node, FARTHEST_COLD)
     sizes = _doublings(first, max(most if apart else case.devices_per_node, first))[:DOUBLINGS]
     if words := asked.world_sizes:
         spanned = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", words)
@@ -93,10 +90,9 @@ def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
         why = f"{FARTHEST} times the largest measured; measure a larger one: {larger}"
         raise UsageError(f"{whose}: more than {most}, {why if case.measured else 'the largest published'}")
     if sizes[-1] > case.devices_per_node and not apart:
+        nodes = f"nodes of {case.devices_per_node} devices"
         fix = "give --network ib:100, or measure two nodes over one of known rate"
-        raise UsageError(
-            f"{whose}: the network between nodes of {case.devices_per_node} devices is unknown: {fix}"
-        )
+        raise UsageError(f"{whose}: the network between {nodes} is unknown: {fix}")
     return sizes
 
 
@@ -172,8 +168,7 @@ def _forecast(case: Case, fit: Fit, at: At) -> Forecast:
         unclaimed = f"an efficiency below {100 * LOWEST:.0f} %, which no published cluster has; {check}"
     return Forecast(
         at=at, samples_per_s=at.world_size * case.rate * middle, efficiency=middle, low=low, high=high,
-        losses=losses, unclaimed=unclaimed,
-        by_priors=bool(case.observed) and weight < LEAST_WEIGHT,
+        losses=losses, unclaimed=unclaimed, by_priors=bool(case.observed) and weight < LEAST_WEIGHT,
     )  # fmt: skip
 
 
@@ -184,8 +179,7 @@ CHECKED = "80 %, of one run on a healthy cluster, tested on published ones: scal
 
 def prediction_table(case: Case, rows: Sequence[Forecast]) -> str:
     lines = [f"PREDICTED, not measured: {case.title}", *(f"note: {text}" for text in case.notes)]
-    lines += _aligned(case, rows)
-    lines += sorted({f"not claimed: {row.unclaimed}" for row in rows if row.unclaimed})
+    lines += [*_aligned(case, rows), *sorted({f"not claimed: {row.unclaimed}" for row in rows if row.unclaimed})]
     if by_priors := ", ".join(f"{row.at.world_size:,}" for row in rows if row.by_priors):
         lines.append(f"N={by_priors}: published clusters alone say this; the measured points weigh too little")
     lines.append("losses are per cent of a step; PREDICTED rows are never ranked against measured ones")

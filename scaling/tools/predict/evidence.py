@@ -165,10 +165,8 @@ def _setting(header: Header, records: Sequence[PointRecord], row: Row, step_s: f
     sharded, hsdp = exchange.method == "sharded", option("hsdp", "0")
     if hsdp != "0" or (sharded and anchor.accumulation > 1):
         given = f"hsdp={hsdp}" if hsdp != "0" else f"accumulate={anchor.accumulation}"
-        raise UsageError(
-            f"RUN: {row.strategy} with --option {given}: the model does not cover it; measure without it, or "
-            "measure larger world sizes with it"
-        )
+        fix = "measure without it, or measure larger world sizes with it"
+        raise UsageError(f"RUN: {row.strategy} with --option {given}: the model does not cover it; {fix}")
     if sharded and option("reshard", "true").lower() in FALSE:  # kept parameters move the bytes of a ring
         exchange, sharded = replace(exchange, method="ring"), False
     size = _gradient_bytes(records, row, known)
@@ -293,9 +291,8 @@ def _data_sheet(asked: Asked, model: KnownModel, batch: int, rate: float) -> Cas
     name = asked.strategy or frameworks.default("cuda")
     traits, exchange = frameworks.load(name).traits(name), frameworks.named(name).exchange(name.partition(":")[2])
     if traits.servers:
-        raise UsageError(
-            f"--strategy {name}: the number of its parameter servers is unknown; measure a run on two nodes"
-        )
+        why = "the number of its parameter servers is unknown; measure a run on two nodes"
+        raise UsageError(f"--strategy {name}: {why}")
     by_nccl = traits.nccl or exchange.by_nccl
     bus, bus_rate = settings.named_bus(asked.bus, asked.device)
     precision: Precision = asked.precision or "fp32"

@@ -215,7 +215,9 @@ def predict(found: Fit, at: At) -> Predicted:
     moves = slopes[:, 0] - here_slopes @ gain
     left = prior - carried * float(gain @ cross) + float(moves @ found.spread @ moves)
     highest = HIGHEST * max([1.0, *(one.efficiency for one in found.observed)])
-    middle = min(1 / max(exp(-logs.item()) + float(gain @ found.missed), 1 / highest), highest)
+    missed = float(gain @ found.missed)
+    missed *= _kept(found, at) if missed < 0 else 1.0
+    middle = min(1 / max(exp(-logs.item()) + missed, 1 / highest), highest)
     # another batch or model is less certain, by how far its step and its gradients moved
     far = abs(log(there.step_s / here.step_s)) + abs(log(there.gradient_bytes / here.gradient_bytes))
     widened = found.scale * (1 + MOST_WIDENED * min(1.0, far / FAR))
@@ -263,12 +265,19 @@ def _carried(found: Fit, at: At) -> float:
     """
     if found.asked == found.setting or not found.observed:
         return 1.0
-    last = found.seen[-1]
-    place = at if at.world_size < last.world_size else last
+    place = min(found.seen[-1], at, key=lambda one: one.world_size)
     here, there = (exp(-float(equations(found, [place], one)[0][0])) - 1 for one in (found.setting, found.asked))
     far = max(here, LEAST_LOSS, float(np.max(np.abs(found.missed))))
     share = exp((here - there) / far) if there > here else 1 - (here - there) / far
     return (ANOTHER_MODEL if found.asked.tensors != found.setting.tensors else 1.0) * max(share, 0.0)
+
+
+def _kept(found: Fit, at: At) -> float:
+    """Share of an unexplained gain that is expected on more nodes than several measured ones: the correlation of
+    the walk. Losses spread as the walk does. Gains cannot, because efficiency ends at 100 %."""
+    walk, last = found.priors.walk, found.seen[-1].nodes
+    here, there = walk["leaving"] ** 2 + walk["beyond"] ** 2 * np.log2([last / 2, max(last, at.nodes) / 2])
+    return sqrt(here / there) if last > 1 else 1.0
 
 
 def equations(found: Fit, at: Sequence[At], setting: Setting) -> tuple[Floats, Parts, Floats]:
