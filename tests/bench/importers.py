@@ -3,7 +3,7 @@
     python -m tests.bench.importers [MB] [SAMPLE...]
 
 A log is a sample's lines again and again, in a process of its own; `reads` is its seconds over those of `wc -l`.
-Logs marked `+` repeat one line with rising steps.
+Logs marked `+` repeat one line with rising steps. `SHORT` has lines of 25 bytes, which `--rate` reads.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from scaling.errors import UsageError
+from scaling.tools.importers.logs import Form, Given
 from tests.support.imported_logs import SAID, SAMPLES, Said, damaged, imported, invented
 
 DAMAGES = 1000
@@ -54,6 +55,17 @@ def risen(name: str, size: int, folder: Path) -> Path:
     return path
 
 
+SHORT = "short lines"
+_OF_SHORT = Form(rate=r"([\d.]+) tok/s", unit="tokens", step=r"iter (\d+)")
+
+
+def short(name: str, size: int, folder: Path) -> Path:
+    path = folder / name
+    with path.open("w") as file:
+        file.writelines(f"iter {step} {5000 + step % 97:.1f} tok/s\n" for step in range(size // 25))
+    return path
+
+
 def _read(path: Path, said: Said) -> tuple[float, float, float, str]:
     began, began_cpu = time.perf_counter(), time.process_time()
     try:
@@ -73,14 +85,18 @@ def _damaged(name: str) -> int:
 
 def main() -> None:
     size = int(float(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MB) * 1e6)
-    names = sys.argv[2:] or list(SAID)
+    said_by = {**SAID, SHORT: Said("generic", 4, 0, 5048.0, "tokens", Given(world_size=4, form=_OF_SHORT))}
+    names = sys.argv[2:] or list(said_by)
     print(
         f"{'sample':24} {'seconds':>8} {'CPU':>6} {'reads':>6} {'MiB':>6} {'invented':>9}  {size / 1e6:g} MB say"
     )
     with tempfile.TemporaryDirectory() as folder:
-        makers = [(grown, name) for name in names] + [(risen, name) for name in STEPS if name in names]
+        makers = [(grown, name) for name in names if name != SHORT]
+        makers += [(risen, name) for name in STEPS if name in names] + [
+            (short, name) for name in names if name == SHORT
+        ]
         for make, name in makers:
-            path, said = make(name, size, Path(folder)), SAID[name]
+            path, said = make(name, size, Path(folder)), said_by[name]
             began = time.perf_counter()
             subprocess.run(["wc", "-l", path], check=True, stdout=subprocess.DEVNULL)
             counted_s = time.perf_counter() - began

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scaling.records.run import ImportedBandwidth
 from scaling.tools.importers.lines import CUT, DAMAGED, LogLine
-from scaling.tools.importers.logs import APART, Found, Given, Refused, Skipped, Tool, number, world_size
+from scaling.tools.importers.logs import APART, Found, Given, Refused, Skipped, Tool, world_size
 
 # ---------------------------------------------------------------- number of devices
 # By the performance document of nccl-tests, busbw / algbw of an all-reduce is 2 (N - 1) / N: 1.75 is N = 8. It is
@@ -207,7 +207,7 @@ def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[Impor
         return
     for in_place, group in enumerate(groups):
         said = group[3] if width > 3 and columns[time + 3] == "wrong" else "N/A"
-        wrong = int(number(said)) if _NUMBER.fullmatch(said) else None  # may be written as 1.04858e+06
+        wrong = int(min(float(said), 1e18)) if _NUMBER.fullmatch(said) else None  # may be 1.04858e+06
         dtype, redop = [*words, "", ""][:2]
         yield _bandwidth("nccl_tests", "", 0, left[0], group[:3], dtype, redop, bool(in_place), wrong)
 
@@ -260,4 +260,4 @@ def _of_rccl(one: dict[str, Any]) -> ImportedBandwidth:
     return made
 
 
-RCCL_TESTS = Tool("rccl_tests", ('"busBw"',), re.compile(r'(?=.*"inPlace":\s*[01]).*"busBw":\s*[\d.]'), _read_rccl)
+RCCL_TESTS = Tool("rccl_tests", ('"busBw"',), re.compile(r'(?=.*"inPlace":\s*\d).*"busBw":\s*[\d.]'), _read_rccl)

@@ -6,15 +6,15 @@ One pass over a log gathers the facts and rates of its launches (launch.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaling.analysis.table.imported import DEGREES, UNKNOWN
 from scaling.records.point import Record
 from scaling.records.run import ImportedRow, ImportedUnit
-from scaling.tools.importers.launch import COMMON, Launch, Line, Unfinished
-from scaling.tools.importers.lines import DAMAGED, LogLine
+from scaling.tools.importers.launch import COMMON, Kind, Launch, Line, Unfinished, is_lost, kind_of
+from scaling.tools.importers.lines import DAMAGED, LONGEST_SHAPE, MOST_SHAPES, LogLine, names_digit
 from scaling.tools.importers.logs import Found, Given, Refused, Rows, Skipped, Trace, agreed, at, name, row
 from scaling.tools.importers.logs import world_size as agreed_size
 
@@ -23,6 +23,8 @@ from scaling.tools.importers.logs import world_size as agreed_size
 # rate over all devices in the grammar's unit per second, notes
 Value = tuple[float, tuple[str, ...]]
 Values = Callable[[Launch], Value]
+# where a line says a rate, maybe its step, and nothing else
+Plain = tuple[Mapping[str, slice], Kind]
 
 
 def of_device(what: str, *notes: str) -> Values:
@@ -140,26 +142,21 @@ def _parallelism(grammar: Grammar, launch: Launch) -> str:
 _COUNT = re.compile(
     r"(?<![\w.])(?:(?P<all_devices>num_processes|world_size)|(?P<node_devices>num_gpus|n_?gpus?|nproc_per_node)"
     r"|(?P<any_batch>(?!eval|val|test|infer)(?:\w+_)?batch_size(?:_per_\w+)?|[GM]BS))"
-    r"['\"]?(?: *[=:] *| +\.* *)['\"]?([1-9]\d{0,8})(?![\w.]|\):)",
+    r"['\"]?(?: *[=:] *| +\.* *)['\"]?(\d{1,9})(?![\w.]|\):)",
     re.IGNORECASE,
 )
-_COUNTED = ("all_devices", "node_devices", "any_batch")
-# what every match has, in lower case
-_COUNT_WORDS = ("num_", "world_size", "gpu", "nproc", "batch_size", "gbs", "mbs")
-_HAS_COUNT = re.compile("|".join(_COUNT_WORDS), re.IGNORECASE)
-# what may hold for a line, and not for the same line within a text
-_OF_A_LINE = re.compile(r"\(\?|\\[AZ]")
 
 
 def counts(text: str) -> Mapping[str, str]:
     """Numbers of devices and batches that a line says in words of many tools."""
-    return {name: one[4] for one in _COUNT.finditer(text) for name, said in one.groupdict().items() if said}
+    found = [one for one in _COUNT.finditer(text) if one[4][0] != "0"]
+    return {name: one[4] for one in found for name, said in one.groupdict().items() if said}
 
 
 def agrees_with_flags(launch: Launch) -> None:
     """Raise Refused for a flag that no reading of the log's own words agrees with."""
     devices, batch, split_over = launch.given.world_size, launch.given.batch_size, split(launch)
-    whole, each, batches = map(launch.integers, _COUNTED)
+    whole, each, batches = map(launch.integers, _COUNT.groupindex)
     if devices and whole and not {devices, devices // split_over} & whole.keys():
         raise Refused(f"--world-size {devices}: the log says {min(whole)}{at(whole[min(whole)])}")
     if devices and each and all(devices % one for one in each):
@@ -179,10 +176,10 @@ class Grammar(Record, frozen=True, kw_only=True):
     `objects`, which find such lines, it is the mark of the first form with a rate.
     `value`: the rate over all devices, with notes. `lacks`: why a log without any rate is refused.
     `hint`: why the number of devices is unknown. `checks`: raise Refused for a rate that contradicts the launch.
-    `objects`: what a line says that no form can read, by names as in forms, `begins` if it opens a launch. It
-    raises ValueError, KeyError, TypeError or AttributeError for a damaged line. It sees lines with one of `words`
-    or of the form `pattern`, all without any. `said`: the mark and the pattern of a line for `objects`. `also`: is
-    somewhere in a log, too.
+    `objects`: what a line of `pattern` says that no form can read, by names as in forms, `begins` if it opens a
+    launch. It raises ValueError, KeyError, TypeError or AttributeError for a damaged line. `plain`: where in lines
+    of a shape it finds a rate, maybe its step, and nothing else. `said`: the mark and the pattern of a line of a
+    tool that `objects` read. `also`: is somewhere in a log, too.
     `worker`: fact with the worker that wrote the log, for tools whose workers all say the total.
     `splits`: the tool splits models, so a log that does not say how is of an unknown parallelism.
     """
@@ -193,8 +190,8 @@ class Grammar(Record, frozen=True, kw_only=True):
     lines: tuple[Line, ...] = ()
     objects: Callable[[LogLine, Launch], Iterable[Mapping[str, Any]]] | None = None
     said: tuple[tuple[str, ...], str] = ((), "")
-    words: tuple[str, ...] = ()
-    pattern: str = ""
+    pattern: str = "\0"
+    plain: Callable[[LogLine], Plain | None] | None = None
     also: str = ""
     data: str = ""
     no_data: str = "\0"
@@ -218,42 +215,62 @@ class Grammar(Record, frozen=True, kw_only=True):
         """A line of the tool matches this."""
         return "|".join([*filter(None, [self.said[1]]), *(line.loose() for line in self.lines if line.has_rate)])
 
-    @property
-    def all_words(self) -> list[str]:
-        """A line that is read has one of these, or the form `pattern`."""
-        data = self.data or ("\0" if self.objects else self.marks[0])
-        return sorted({data, *self.words, *(line.mark for line in (*self.lines, *COMMON))})
-
-    @property
-    def sees_all(self) -> bool:
-        return bool(self.objects and not self.words and not self.pattern)
-
-    def may_say(self, given: Given) -> Callable[[str], bool] | None:
-        """Make a quick look at whole lines, False if none of them says anything; None if each must be read."""
-        if self.sees_all or _OF_A_LINE.search(self.pattern):
-            return None
-        words, judges = self.all_words, bool(given.world_size or given.batch_size)
-        rate = re.compile(self.pattern, re.MULTILINE)
-
-        def look(text: str) -> bool:
-            if any(word in text for word in words) or (self.pattern and rate.search(text)):
-                return True
-            lowered = text.lower() if judges else ""
-            return any(word in lowered for word in _COUNT_WORDS)
-
-        return look
-
     def read(self, lines: Iterable[LogLine], given: Given) -> Found:
         """Read a log into rows. Raises Refused."""
         return _Reading(self, given).read(lines)
 
 
+_LEAST_RUN, _MOST_RUN = 16, 4096  # lines that are read at once
+
+
+class _Match(NamedTuple):
+    """Where a form matches the lines of a shape: its names, and all of it; None if it is searched in each line."""
+
+    form: Line
+    places: Mapping[str, slice] = {}
+    where: slice | None = None
+
+    @property
+    def plain(self) -> Plain | None:
+        rates = [name for name in self.places if kind_of(name) == "rate"]
+        is_plain = len(rates) == 1 and self.places.keys() <= {*rates, "step"} and not self.form.begins
+        return (self.places, (rates[0], 1.0, 0.0)) if is_plain else None
+
+
+def _matches(lines: Iterable[Line], text: str) -> Iterator[_Match]:
+    """The forms that match lines with the shape of this text."""
+    for form in lines:
+        if form.mark not in text:
+            continue
+        if form.reason or names_digit(form.pattern.pattern):
+            yield _Match(form)
+        elif (match := form.pattern.search(text)) is not None:
+            said = [name for name, value in match.groupdict().items() if value is not None]
+            places = {name: slice(*match.span(name)) for name in said if name != "loss" or is_lost(match[name])}
+            yield _Match(form, places, slice(*match.span()))
+
+
+class _Shape(NamedTuple):
+    """What the lines of a shape may say."""
+
+    forms: Sequence[_Match] = ()
+    common: Sequence[_Match] = ()
+    is_counted: bool = False
+    is_object: bool = False
+    is_data: bool = False
+    # of plain lines: those of one kind, and with as many places, are read together
+    places: Mapping[str, slice] = {}
+    kind: tuple[Kind, int] | None = None
+
+
+_SILENT = _Shape()
+
+
 class _Reading:
     def __init__(self, grammar: Grammar, given: Given) -> None:
-        self.grammar = grammar
-        self.given = given
-        self.judges = bool(given.world_size or given.batch_size)
+        self.grammar, self.given = grammar, given
         self.launch = Launch(given)
+        self.shapes: dict[bytes, _Shape] = {}
         self.rows = Rows()
         self.skipped = Skipped()
         self.unfinished: list[tuple[int, Unfinished]] = []
@@ -262,17 +279,16 @@ class _Reading:
         self.traces: list[Trace] = []
 
     def read(self, lines: Iterable[LogLine]) -> Found:
-        data, no_data = self.grammar.data, self.grammar.no_data
-        data = data or ("\0" if self.grammar.objects else self.grammar.marks[0])
-        is_each = self.grammar.sees_all or self.grammar.pattern  # a form is searched in each line, once
-        has_word = re.compile("" if is_each else "|".join(map(re.escape, self.grammar.all_words))).search
+        run = list[tuple[LogLine, _Shape]]()
         for one in lines:
-            if has_word(one.text) is None:
-                if self.judges and _HAS_COUNT.search(one.text) is not None:
-                    self.launch.add(one, counts(one.text))
+            shape = self.shapes.get(one.shape) or self._learn(one)
+            if shape is _SILENT:
                 continue
-            if not self._read(one) and data in one.text and no_data not in one.text:
-                self.skipped.add(one)
+            if run and (shape.kind != run[0][1].kind or one.rank != run[0][0].rank or len(run) == _MOST_RUN):
+                self._read_run(run)
+                run.clear()
+            run.append((one, shape))
+        self._read_run(run)
         self._close()
         rows = tuple(self.rows)
         if not rows:
@@ -282,29 +298,65 @@ class _Reading:
         notes = (*self.skipped.notes(), *broken_off)
         return Found(rows=rows, worker=worker, traces=tuple(self.traces), notes=notes)
 
-    def _read(self, one: LogLine) -> bool:
-        spoke = self._match(one, self.grammar.lines)
-        if self.grammar.objects is not None:
+    def _learn(self, one: LogLine) -> _Shape:
+        """What lines with the shape of this one may say."""
+        grammar, text = self.grammar, one.text
+        data = grammar.data or ("\0" if grammar.objects else grammar.marks[0])
+        shape = _Shape(
+            forms=tuple(_matches(grammar.lines, text)), common=tuple(_matches(COMMON, text)),
+            is_counted=bool(self.given.world_size or self.given.batch_size) and _COUNT.search(text) is not None,
+            is_object=names_digit(grammar.pattern) or re.search(grammar.pattern, text) is not None,
+            is_data=data in text,
+        )  # fmt: skip
+        plain = grammar.plain(one) if grammar.plain else None
+        if len(shape.forms) == 1 and not shape.is_object:
+            plain = shape.forms[0].plain
+        if plain and not shape.common:
+            shape = shape._replace(places=plain[0], kind=(plain[1], len(plain[0])))
+        shape = shape if any(shape) else _SILENT
+        if len(self.shapes) >= MOST_SHAPES:
+            self.shapes.clear()
+        if len(one.shape) <= LONGEST_SHAPE:
+            self.shapes[one.shape] = shape
+        return shape
+
+    def _read_run(self, run: Sequence[tuple[LogLine, _Shape]]) -> None:
+        """Read lines of one rank; those of a plain kind at once, if their steps rise."""
+        if len(run) >= _LEAST_RUN and (kind := run[0][1].kind):
+            texts = {name: [one.text[shape.places[name]] for one, shape in run] for name in run[0][1].places}
+            if self.launch.add_run(run[0][0].rank, kind[0], texts):
+                return
+        for one, shape in run:
+            if not self._read(one, shape) and shape.is_data and self.grammar.no_data not in one.text:
+                self.skipped.add(one)
+
+    def _read(self, one: LogLine, shape: _Shape) -> bool:
+        spoke = self._match(one, shape.forms)
+        if shape.is_object and self.grammar.objects:
             try:
                 for said in self.grammar.objects(one, self.launch):
                     spoke |= self._add(one, said) if said.get("begins") else self.launch.add(one, said)
             except DAMAGED:
                 self.skipped.add(one)
         if not spoke:
-            self._match(one, COMMON)
-            if self.judges and _HAS_COUNT.search(one.text) is not None:
+            self._match(one, shape.common)
+            if shape.is_counted:
                 self.launch.add(one, counts(one.text))
         return spoke
 
-    def _match(self, one: LogLine, lines: tuple[Line, ...]) -> bool:
+    def _match(self, one: LogLine, found: Iterable[_Match]) -> bool:
         """Add what the forms find in a line. Return True if it says a rate."""
         text, spoke = one.text, False
-        for mark, pattern, begins, reason, _ in lines:
-            if mark in text and (match := pattern.search(text)) is not None:
-                if reason:
-                    raise Refused(f"{reason.format(*match.groups())} (line {one.number})")
-                values = match.groupdict()
-                spoke |= self._add(one, values, match[0]) if begins else self.launch.add(one, values)
+        for form, places, where in found:
+            if where is not None:
+                whole, values = text[where], {name: text[place] for name, place in places.items()}
+            elif (match := form.pattern.search(text)) is not None:
+                if form.reason:
+                    raise Refused(f"{form.reason.format(*match.groups())} (line {one.number})")
+                whole, values = match[0], match.groupdict()
+            else:
+                continue
+            spoke |= self._add(one, values, whole) if form.begins else self.launch.add(one, values)
         return spoke
 
     def _add(self, one: LogLine, values: Mapping[str, Any], text: str = "") -> bool:

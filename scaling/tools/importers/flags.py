@@ -157,7 +157,8 @@ def of_one(text: str, given: Given) -> tuple[Path, Given]:
     """
     parts = text.split(":")
     heads = {end: ":".join(parts[:end]) for end in range(len(parts), 0, -1)}
-    end = next((end for end, head in heads.items() if os.path.lexists(head)), 0) or _last_of_name(parts)
+    of_missing = max([1, *(end for end, part in enumerate(parts, 1) if not _fact(part)[1])])
+    end = next((end for end, head in heads.items() if os.path.lexists(head)), of_missing)
     said: dict[str, int | str] = {}
     for part in parts[end:]:
         name, value = _fact(part)
@@ -167,11 +168,6 @@ def of_one(text: str, given: Given) -> tuple[Path, Given]:
             raise UsageError(f"LOG {text}: '{part}' {why}; write {form}")
         said[name] = value
     return Path(heads[end]), replace(given, **said)
-
-
-def _last_of_name(parts: Sequence[str]) -> int:
-    """Where the name of a missing log ends."""
-    return max([1, *(end for end, part in enumerate(parts, 1) if not _fact(part)[1])])
 
 
 def _fact(part: str) -> tuple[str, int | str]:

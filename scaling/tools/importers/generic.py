@@ -10,10 +10,10 @@ from typing import Any
 
 from scaling.records.run import ImportedUnit
 from scaling.text import one_line
-from scaling.tools.importers.engine import Grammar, Value, of_steps, unit_of_steps
-from scaling.tools.importers.launch import Launch
-from scaling.tools.importers.lines import CUT, LogLine
-from scaling.tools.importers.logs import Form, Refused, number
+from scaling.tools.importers.engine import Grammar, Plain, Value, of_steps, unit_of_steps
+from scaling.tools.importers.launch import SHIFT, Launch
+from scaling.tools.importers.lines import CUT, DAMAGED, LogLine, names_digit
+from scaling.tools.importers.logs import Form, Given, Refused, number
 
 NAME = "generic"
 UNITS: Mapping[str, ImportedUnit] = {
@@ -23,11 +23,13 @@ UNITS: Mapping[str, ImportedUnit] = {
 _SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9}
 # what a bar prints beside its number, and its unit
 _OF_BARS = {"it/s": "steps", "s/it": "s/step"}
+# of a second, of units that are durations
+_DURATIONS = {"s/step": 1.0, "ms/step": 1000.0}
 _BEFORE = re.compile(r".?\d$|\d[.,'_\xa0\u202f]$")
 _AFTER = re.compile(rf"[\d{CUT}]|[.,][\d{CUT}]| ?[kKMG](?![a-zA-Z])|[eE][+-]?\d")
 # thousands that no comma separates
 _SPLIT = re.compile(r"\d{1,3}[ '_\xa0\u202f]\d{3}(?!\d)")
-_WHOLE = re.compile(r"(?i)(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?) ?([kmg]?|it/s|s/it)")
+_WHOLE = re.compile(r"(?i)\s*(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?) ?([kmg]?|it/s|s/it)\s*")
 # before a rate in lower case: it is of an evaluation. A metric of one has a value or a longer name
 _EVALUATES = re.compile(
     r"(?:^\W*test|(?<![a-z])(?:eval(?:uat\w+)?|val(?:idat\w+)?))"
@@ -36,14 +38,20 @@ _EVALUATES = re.compile(
 _LOST = re.compile(r"loss(?<!val.loss)(?<!valid.loss)(?<!validation.loss)(?<!test.loss)\W{1,4}(-?(?:nan|inf)\b)")
 
 
+def _parsed(text: str, unit: str) -> tuple[re.Match[str], float, float]:
+    """A printed rate or duration: its number, the factor of its suffix, `per` of a duration. Raises ValueError."""
+    if (found := _WHOLE.fullmatch(text)) is None:
+        raise ValueError
+    suffix = found[2].lower()
+    return found, _SUFFIXES.get(suffix, 1.0), _DURATIONS.get(_OF_BARS.get(suffix, unit), 0.0)
+
+
 def per_second(text: str, unit: str) -> float:
     """A printed rate or duration as a rate. Raises ValueError for a damaged one."""
-    if (whole := _WHOLE.fullmatch(text.strip())) is None:
+    found, factor, per = _parsed(text, unit)
+    if not (value := number(found[1]) * factor) > 0:
         raise ValueError
-    suffix = whole[2].lower()
-    if not (value := number(whole[1]) * _SUFFIXES.get(suffix, 1.0)) > 0:
-        raise ValueError
-    return {"s/step": 1 / value, "ms/step": 1000 / value}.get(_OF_BARS.get(suffix, unit), value)
+    return per / value if per else value
 
 
 def whole(found: re.Match[str]) -> str:
@@ -77,9 +85,22 @@ def of_form(form: Form) -> Grammar:
         if step is not None:
             if (at := step.search(line.text)) is None:
                 raise ValueError
-            place, key = int(whole(at).replace(",", "")), f"_step{line.rank}"
-            said |= {"step": place, "begins": place < int(launch.last.get(key, "-1")), key: place}
+            place, one = int(whole(at).replace(",", "")), launch.rates.get("rate", {}).get((line.rank, None))
+            said |= {"step": place, "begins": one is not None and place % SHIFT < one.last}
         yield said
+
+    def plain(line: LogLine) -> Plain | None:
+        found, at = rate.search(line.text), step and step.search(line.text)
+        try:
+            said = [*says(line, Launch(Given()))]
+        except DAMAGED:
+            return None
+        if found is None or names_digit(form.rate + form.step) or said[0].get("loss", "") is not None:
+            return None
+        number, factor, per = _parsed(found[1], form.unit)
+        start, end = (found.start(1) + place for place in number.span(1))
+        places = {"rate": slice(start, end), **({"step": slice(*at.span(1))} if at else {})}
+        return places, ("rate", factor, per)
 
     def value(launch: Launch) -> Value:
         rate = launch.steady("rate", "line")
@@ -92,7 +113,7 @@ def of_form(form: Form) -> Grammar:
 
     return Grammar(
         name=NAME, unit=unit_of_steps if UNITS[form.unit] == "steps" else UNITS[form.unit], value=value,
-        objects=says, pattern=form.rate, said=(("",), ""),
+        objects=says, pattern=form.rate, plain=plain, said=(("",), ""),
         lacks=f"has no line of a training in which --rate '{form.rate}' finds a whole number",
     )  # fmt: skip
 

@@ -158,17 +158,11 @@ IMAGENET = Grammar(
     name="pytorch_imagenet",
     unit=lambda launch: "samples" if launch.rates.get("rate") else unit_of_steps(launch), value=_of_means,
     lines=(
-        form(
-            "Epoch: [",
-            r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +[\d.]+ \( *(?P<seconds>\d+\.\d{3})\)\s(?!\s*Speed)"
-            r"(?:.*Loss <loss> \()?",
-        ),
+        form("Epoch: [", r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +[\d.]+ "
+             r"\( *(?P<seconds>\d+\.\d{3})\)\s(?!\s*Speed)(?:.*Loss <loss> \()?"),
         form("Speed", r"Epoch: \[<epoch>\]\[ *<step>/\d+\]\s+Time +\S+ \( *\S+\)\s+Speed +<rate> \("),
-        form(
-            "Train: [",
-            r"Train: \[<epoch>/\d+\]\[<step>/\d+\]\s+eta .*?\stime \S+ \((?P<seconds>\d+\.\d{4})\)\s"
-            r"(?:.*\sloss <loss> \()?",
-        ),
+        form("Train: [", r"Train: \[<epoch>/\d+\]\[<step>/\d+\]\s+eta .*?\stime \S+ "
+             r"\((?P<seconds>\d+\.\d{4})\)\s(?:.*\sloss <loss> \()?"),
         form("Epoch: [", r"Epoch: \[\d+\]\[ *<origin>/\d+\]\s+Time +(\d+\.\d+) \( *\2\)"),
         form("model '", r"=> (?:creating|using pre-trained) model '(?P<model>[\w.-]+)'", begins=True),
     ),
@@ -195,11 +189,8 @@ METRIC_LOGGER = Grammar(
     data="Epoch: [",
     no_data="Total time", value=_windows,
     lines=(
-        form(
-            " eta: ",
-            r"Epoch: \[<epoch>(?:/\d+)?\]\s+\[ *<step>/\d+\]\s+eta: .*?(?:\sloss: <loss> .*)?"
-            r"\btime: <seconds>\s+data: ",
-        ),
+        form(" eta: ", r"Epoch: \[<epoch>(?:/\d+)?\]\s+\[ *<step>/\d+\]\s+eta: .*?(?:\sloss: <loss> "
+             r".*)?\btime: <seconds>\s+data: "),
         form("world_size=", r"\bworld_size=<world_size>[,)]"),
         form("distributed init", r"distributed init \(rank <_rank>\)", begins=True),
     ),
@@ -217,11 +208,9 @@ MMENGINE = Grammar(
         "the mean of a window; each epoch's first is left out",
     ),
     lines=(
-        form(
-            "data_time: ",
-            r"(?:Epoch(?:\(train\))? +\[<epoch>\]|Iter(?:\(train\))? +)\[ *<step>/\d+\].*?"
-            r"\btime: <seconds>,? +data_time: (?:.*\bloss: <loss>)?",
-        ),
+        form("data_time: ", r""
+             r"(?:Epoch(?:\(train\))? +\[<epoch>\]|Iter(?:\(train\))? +)\[ *<step>/\d+\].*?\btime: "
+             r"<seconds>,? +data_time: (?:.*\bloss: <loss>)?"),
         form("GPU number", r"GPU number: <world_size>\s*$"),
         # of data; those of its val and test are further in
         form("samples_per_gpu", r"^(?:data = dict\(|    )samples_per_gpu=<batch_size>,"),
@@ -234,19 +223,14 @@ MMENGINE = Grammar(
 # `time` is the mean of all steps since the third.
 
 
-def _last(launch: Launch) -> Value:
-    of_each = [rates.rates[-1] for rates in launch.rates["seconds"].values()]
-    return of_steps(launch, 1 / of_each[-1], "the mean of all steps since the third")
-
-
 DETECTRON2 = Grammar(
-    name="detectron2", value=_last,
+    name="detectron2",
+    value=lambda launch: of_steps(
+        launch, 1 / [*launch.rates["seconds"].values()][-1].rates[-1], "the mean of all steps since the third"
+    ),
     lines=(
-        form(
-            "utils.events",
-            r"utils\.events\b.*? eta: .* iter: <step> +total_loss: <loss> .*?(?<!_)time: <seconds> +"
-            r"(?:last|data)_time: ",
-        ),
+        form("utils.events", r"utils\.events\b.*? eta: .* iter: <step> +total_loss: <loss> .*?(?<!_)time: "
+             r"<seconds> +(?:last|data)_time: "),
         form("World size", r"World size: <world_size>\s*$", begins=True),
         form("IMS_PER_BATCH", r"^\s*IMS_PER_BATCH: <global_batch>\s*$"),
         form("Auto-scaling the config", r"Auto-scaling the config to batch_size=<global_batch>,"),
@@ -270,7 +254,7 @@ def _yolo(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 
 
 ULTRALYTICS = Grammar(
-    name="ultralytics", said=(("it/s", "s/it"), _YOLO.pattern), words=("it/s", "s/it"), value=of_bars,
+    name="ultralytics", said=(("it/s", "s/it"), _YOLO.pattern), pattern="it/s|s/it", value=of_bars,
     sizes=lambda launch: [len(text.split(",")) for text in launch.texts("listed")], objects=_yolo,
     lines=(
         form("model=", r"\bmodel=(?P<model>[\w./-]+), ", begins=True),

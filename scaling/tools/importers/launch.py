@@ -3,11 +3,10 @@
 A form is a regular expression in which `<rate>` or `<world_size>` is a number with this name. It must include the
 text that always follows a number, so that a cut number is not read. Names:
 
-* `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training. `at` is the
-  step of the lines that follow.
+* `step`, `epoch`: the place of a rate; a place that is repeated at another rate is another training.
 * RATES, `x_rate`, `x_total`: numbers that become the value. A total is of the whole launch.
 * `loss`: a loss that is no number is a failure. `rank`: that of a line whose launcher prints no tag.
-* `world_size`, `batch_size` (of a device), `global_batch`, `accumulation`, `model`, `precision`, `framework`,
+* `world_size`, `batch_size` (of a device), `global_batch`, `accumulation`, `model`, `precision`,
   `variables`, `device_kind`, `asynchronous`, DEGREES: facts, kept with their first line.
 * `_name`: a number, of which the last value is kept. Other names are facts for the functions of a tool.
 
@@ -21,7 +20,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -34,8 +33,8 @@ from scaling.tools.importers.logs import APART, MOST_RATE, NUMBER, Given, Refuse
 # ---------------------------------------------------------------- forms of lines
 
 RATES = frozenset({"rate", "total", "seconds", "ms"})
-_TEXTS = frozenset({"model", "precision", "framework", "variables"})
-_NO_FACTS = frozenset({"step", "epoch", "rank", "at", "begins", "length"})
+_TEXTS = frozenset({"model", "precision", "variables"})
+_NO_FACTS = frozenset({"step", "epoch", "rank", "begins", "length"})
 _NAME = re.compile(r"(?<!\?P)<(\w+)>")
 _INTEGER = rf"(?<![\d.,])(?:\d{{1,3}}(?:,\d{{3}})+|\d{{1,18}})(?![\d{CUT}])"
 _NO_NUMBER = frozenset({"nan", "inf", "-nan", "-inf"})
@@ -53,7 +52,7 @@ class Line(NamedTuple):
 
     @property
     def has_rate(self) -> bool:
-        return any(_kind(name) == "rate" for name in self.pattern.groupindex)
+        return any(kind_of(name) == "rate" for name in self.pattern.groupindex)
 
     def loose(self) -> str:
         """The form without names, with any digits for a number and any word for a text."""
@@ -66,7 +65,7 @@ def form(mark: str, text: str, *, begins: bool = False, reason: str = "") -> Lin
 
 
 @cache
-def _kind(name: str) -> str:
+def kind_of(name: str) -> str:
     if name in RATES or name.endswith(("_rate", "_total")):
         return "rate"
     if name in ("loss", "done"):
@@ -76,7 +75,7 @@ def _kind(name: str) -> str:
 
 def _field(name: re.Match[str]) -> str:
     value = _INTEGER
-    if _kind(name[1]) in ("rate", "last"):
+    if kind_of(name[1]) in ("rate", "last"):
         value = NUMBER
     elif name[1] in _TEXTS:
         value = rf"[^\s{CUT}]+"
@@ -110,11 +109,16 @@ _ALIKE = 0.05
 _MOST_VALUES = 4096
 
 
+def is_lost(loss: str) -> bool:
+    return loss.lower().strip(".,") in _NO_NUMBER
+
+
 class Rates:
     """Rates of one speaker by increasing place, in 16 bytes each."""
 
     def __init__(self) -> None:
         self.places = array("q")
+        self.last = -1
         self.rates = array("d")
 
     def add(self, place: int | None, rate: float) -> bool:
@@ -122,7 +126,8 @@ class Rates:
         places = self.places
         if place is None:
             place = len(places)
-        if not places or place > places[-1]:
+        if place > self.last:
+            self.last = place
             places.append(place)
             self.rates.append(rate)
             return True
@@ -148,6 +153,8 @@ class Rates:
             yield epoch, start, end
 
 
+# the name of a rate, and what makes it of a number: its factor, and `per` that a duration divides
+Kind = tuple[str, float, float]
 # the rank in a launcher's tag, and `<rank>` of a line
 Speaker = tuple[int | None, str | None]
 _NOBODY = (None, None)
@@ -168,8 +175,6 @@ class Launch:
         self.bars: dict[str, int] = {}
         self.failed = ""
         self.mixed = ""
-        # the place that a line said for the lines after it, by speaker
-        self.at: dict[Speaker, int | None] = {}
         # the rates behind the value
         self.used: NDArray[np.float64] = np.array([])
         # what speakers said that begins a launch
@@ -178,40 +183,60 @@ class Launch:
     def add(self, line: LogLine, values: Mapping[str, Any]) -> bool:
         """Add what a line says. Return True if it says a rate."""
         spoke = False
-        if "at" in values:
-            self.at[line.rank, values.get("rank")] = _place(values.get("epoch"), values["at"])
         for name, value in values.items():
             if value is None:
                 continue
-            kind = _kind(name)
+            kind = kind_of(name)
             if kind == "rate":
-                spoke |= self._rate(line, name, values, value)
+                spoke |= self.rate(line, name, values)
             elif kind == "fact":
                 said, text = self.facts[name], str(value)
                 if text not in said and len(said) < _MOST_VALUES:
                     said[text] = line
             elif kind == "last":
                 self.last[name] = value
-            elif kind == "loss" and value.lower().strip(".,") in _NO_NUMBER:
+            elif kind == "loss" and is_lost(value):
                 self.failed = "the loss is no number"
             elif kind == "done" and ((length := values["length"]) in self.bars or len(self.bars) < _MOST_VALUES):
                 self.bars[length] = max(int(value), self.bars.get(length, 0))
         return spoke
 
-    def _rate(self, line: LogLine, name: str, values: Mapping[str, Any], value: Any) -> bool:
+    def rate(self, line: LogLine, name: str, values: Mapping[str, Any]) -> bool:
+        """Add the rate of this name. Return False for an impossible one."""
+        value = values[name]
         rate = number(value) if isinstance(value, str) else float(value)
         if not 0 < rate < MOST_RATE:
             return False
         speaker, of_name = (line.rank, values.get("rank")), self.rates[name]
-        if (rates := of_name.get(speaker)) is None:
-            rates = of_name[speaker] = Rates()
-        place = _place(values.get("epoch"), values.get("step"), self.at.get(speaker))
+        rates = of_name.get(speaker) or of_name.setdefault(speaker, Rates())
+        place = _place(values.get("epoch"), values.get("step"))
         if not rates.add(place, rate) and place is not None and not self.mixed:
             where = f"step {place % SHIFT}" + (f" of epoch {place // SHIFT}" if place >= SHIFT else "")
             self.mixed = (
                 f"says several rates of {where} (line {line.number}), and no line says who speaks: "
                 "several trainings or ranks; split it by launch"
             )
+        return True
+
+    @np.errstate(over="ignore")
+    def add_run(self, rank: int | None, kind: Kind, texts: Mapping[str, Sequence[str]]) -> bool:
+        """Add rates of a speaker. False, and nothing added, unless all are possible and their steps rise."""
+        name, factor, per = kind
+        one = self.rates.get(name, {}).get((rank, None)) or Rates()
+        try:
+            rates = np.array([*map(number, texts[name])]) * factor
+            steps = [*map(int, texts["step"])] if "step" in texts else np.arange(rates.size) + len(one.places)
+            places = np.array(steps, np.int64)
+        except (ValueError, OverflowError):
+            return False
+        is_risen = (np.diff(places, prepend=one.last) > 0).all() and places[-1] < SHIFT and (rates > 0).all()
+        rates = per / rates if per and is_risen else rates
+        if not is_risen or (rates >= MOST_RATE).any():
+            return False
+        one.places.frombytes(places.tobytes())
+        one.rates.frombytes(rates.tobytes())
+        one.last = int(places[-1])
+        self.rates[name][rank, None] = one
         return True
 
     def spoke(self, speaker: Speaker) -> bool:
@@ -227,7 +252,8 @@ class Launch:
     def content(self) -> tuple[object, ...]:
         """Equal for two launches that say the same."""
         facts = tuple((name, *said) for name, said in self.facts.items())
-        rates = tuple(one.rates.tobytes() for of in self.rates.values() for one in of.values())
+        each = [one for of_name in self.rates.values() for one in of_name.values()]
+        rates = tuple((one.rates.tobytes(), one.places.tobytes()) for one in each)
         return facts, rates, self.failed, self.mixed, *self.last.values(), *self.bars.items()
 
     def trace(self) -> list[Trace]:
@@ -287,17 +313,17 @@ class Launch:
         return float(np.median(of_each))
 
 
-def _place(epoch: Any, step: Any, default: int | None = None) -> int | None:
-    if epoch is None:
-        return default if step is None else _whole(step) % SHIFT
-    return min(_whole(epoch), _MOST) * SHIFT + _whole(step) % SHIFT
+def _place(epoch: Any, step: Any) -> int | None:
+    if epoch is None and step is None:
+        return None
+    return min(_whole(epoch or 0), _MOST) * SHIFT + _whole(step or 0) % SHIFT
 
 
-def _whole(value: Any) -> int:
+def _whole(value: int | str) -> int:
     try:
-        return int(value or 0)
+        return int(value)
     except ValueError:
-        return int(value.replace(",", ""))
+        return int(str(value).replace(",", ""))
 
 
 class Unfinished(Refused):

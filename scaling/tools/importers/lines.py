@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from io import BytesIO
 from itertools import chain, count, islice, repeat
-from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,28 +30,48 @@ MOST_CONTROL = 0.02
 _ENDING = re.compile(rb"[\r\n]")
 _CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\f\r\x1b"))
 _MAGIC = {
-    b"\x1f\x8b": "is compressed: gunzip it first",
-    b"BZh": "is compressed: bunzip2 it first",
-    b"PK\x03\x04": "is a zip archive: unzip it first",
-    b"\xfd7zXZ": "is compressed: unxz it first",
+    b"\x1f\x8b": "is compressed: gunzip it first", b"BZh": "is compressed: bunzip2 it first",
+    b"PK\x03\x04": "is a zip archive: unzip it first", b"\xfd7zXZ": "is compressed: unxz it first",
     b"\x28\xb5\x2f\xfd": "is compressed: unzstd it first",
-    b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
-    b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
-}
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "is UTF-16: iconv -f UTF-16 -t UTF-8 first"),
+}  # fmt: skip
 # ECMA-48: control sequences (colours) and terminal titles
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
 
 
 class LogLine(NamedTuple):
-    """A line: its number from 1, the rank in the launcher's tag if any, its text."""
+    """A line: its number from 1, the rank in the launcher's tag if any, its text and its shape."""
 
     number: int
     rank: int | None
     text: str
+    shape: bytes = b""
 
 
 # LogLine, without the cost of calling it for each of millions of lines
 _line: Callable[[Iterable[Any]], LogLine] = partial(tuple.__new__, LogLine)
+
+# ---------------------------------------------------------------- shapes
+# A line with 0 for each digit. A pattern that names no digit finds the same places in all lines of a shape, so it
+# is searched once for each. Logs of millions of lines have few shapes.
+
+_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
+# an escape or a set of characters, else how often
+_COUNTS = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\{\d*(?:,\d*)?\}")
+_DIGIT = re.compile(r"\d|\\N|\(\?P=")
+# kept of a log with many, and bytes of one that is kept
+MOST_SHAPES, LONGEST_SHAPE = 1 << 14, 1 << 10
+
+
+def shapes(text: str) -> list[bytes]:
+    """The shapes of the lines of a text."""
+    return text.encode().translate(_AS_ZERO).split(b"\n")
+
+
+@cache
+def names_digit(pattern: str) -> bool:
+    """Whether a pattern may match one line and not another of the same shape."""
+    return _DIGIT.search(_COUNTS.sub(r"\1", pattern)) is not None
 
 
 def blocks(log: Path) -> Generator[str]:
@@ -100,11 +119,8 @@ def _refuse_binary(data: bytes) -> None:
 
 
 def _cleaned(data: bytes) -> str:
-    text = data.decode("utf-8", "replace")
-    if "#0" in text:
-        text = text.replace("#015", "\r").replace("#033[", "\x1b[")
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = data.decode("utf-8", "replace").replace("#015", "\r").replace("#033[", "\x1b[")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _ANSI.sub("", text) if "\x1b" in text else text
 
 
@@ -131,10 +147,9 @@ _TAGS = (
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)[ \t](?:" + _UNIT + ")?",
     r">[ \t]?",  # quotes of mail and Markdown
 )
-_EACH_TAG = tuple(re.compile(rf"\n[ \t]*(?:{tag})") for tag in _TAGS)
+# the tags of a line, and what begins a row or a fence of Markdown
+_START = re.compile(rf"((?:[ \t]*(?:{'|'.join(_TAGS)}))*)([ \t]*(?:\||```|~~~))?")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)[\w ]*$")
-# What a block with tags has; faster than a look at each line.
-_MAY_BE_TAG = re.compile(rf"\n[ \t]*(?:{'|'.join(_TAGS)}|\||```|~~~)")
 _WITHIN = re.compile(r"\[[^\]\n]*\]<std(?:out|err)>:")
 # The rank of the whole job; a number of a launcher that may count nodes.
 _RANK = re.compile(r"\[(?:[^\],\s]*,)?(?:mpirank:)?(\d+)(?:,[\w.-]+)?\]<std|\[rank(\d+)\]:")
@@ -148,55 +163,40 @@ _REPEATED = re.compile(r" \[repeated \d+x across cluster\](?: \(Ray .*\))?\s*$")
 _WRAPPED = re.compile(rf"\n(?<=\d\n)(?=[\d.,]{{1,20}}\s*{CUT}?(?:\n|$))")
 
 
-def of_blocks(
-    found: Iterable[str], wraps: bool = True, may_say: Callable[[str], bool] | None = None
-) -> Iterator[LogLine]:
-    """Yield the lines, without those of whole blocks that `may_say` refuses. If a terminal `wraps` them, a line is
-    marked as cut before the rest of its number."""
-    first, held, rank = 1, "", None
+def of_blocks(found: Iterable[str], wraps: bool = True) -> Iterator[LogLine]:
+    """Yield the lines. If a terminal `wraps` them, a line is marked as cut before the rest of its number."""
+    first, held = 1, list[LogLine]()
     for block in found:
-        goes_on = _WRAPPED.search(f"{held}\n{block.partition(chr(10))[0]}")
-        if may_say and not may_say(block) and not goes_on and not _MAY_BE_TAG.search(f"\n{block}"):
-            if held:
-                yield LogLine(first, rank, held)
-            first, held = first + bool(held) + block.count("\n"), ""
-            continue
         ranks, texts = untagged(block)
-        if held:
-            ranks, texts = [rank, *islice(ranks, len(texts))], [held, *texts]
-        joined = "\n".join(texts)
+        ranks = [*(one.rank for one in held), *islice(ranks, len(texts))]
+        joined = "\n".join([*(one.text for one in held), *texts])
         if wraps and _WRAPPED.search(joined) is not None:
-            texts = _WRAPPED.sub(f"{CUT}\n", joined).split("\n")
-        each = [*map(_line, zip(count(first), ranks, texts, strict=False))]
-        first, rank, held = first + len(texts) - 1, each[-1].rank, each.pop().text
+            joined = _WRAPPED.sub(f"{CUT}\n", joined)
+        *each, last = map(_line, zip(count(first), ranks, joined.split("\n"), shapes(joined), strict=False))
         yield from each
-        if not held:
-            yield LogLine(first, rank, held)
-            first += 1
-    if held:
-        yield LogLine(first, rank, held)
+        first, held = last.number, [last]
+    yield from held
 
 
 def untagged(block: str) -> tuple[Iterable[int | None], Sequence[str]]:
     """Split whole lines into their ranks and texts."""
-    lines = f"\n{block}".removesuffix("\n")
-    if _MAY_BE_TAG.search(lines) is None:
-        return repeat(None), lines.split("\n")[1:]
-    tags, bare = [""] * lines.count("\n"), lines
-    while present := tuple(place for place, tag in enumerate(_EACH_TAG) if tag.search(bare)):
-        _, *parts = _starts(present).split(bare)
-        tags, texts = list(map(add, tags, parts[::2])), parts[1::2]
-        bare = "\n" + "\n".join(texts)
-    texts = bare.split("\n")[1:]
-    if any(sign in bare for sign in ("<std", "|", "```", "~~~", "across cluster]")):
+    lines = block.removesuffix("\n")
+    texts, each = lines.split("\n"), shapes(lines)
+    starts = {shape: _start(shape) for shape in {*each}}
+    if not any(map(any, starts.values())):
+        return repeat(None), texts
+    ends = [starts[shape][0] for shape in each]
+    tags = [text[:end] for text, end in zip(texts, ends, strict=True)]
+    texts = [text[end:] for text, end in zip(texts, ends, strict=True)]
+    if any(sign in block for sign in ("<std", "|", "```", "~~~", "across cluster]")):
         texts = list(map(_bare, tags, texts))
     return [_rank(tag) if tag else None for tag in tags], texts
 
 
-@cache
-def _starts(present: tuple[int, ...]) -> re.Pattern[str]:
-    """The start of a line with its tags, of those that a block has."""
-    return re.compile(rf"\n((?:[ \t]*(?:{'|'.join(_TAGS[place] for place in present)}))*)")
+def _start(shape: bytes) -> tuple[int, bool]:
+    """The length of the tags of a shape, and whether Markdown follows."""
+    found = _START.match(shape.decode())
+    return (found.end(1), found[2] is not None) if found else (0, False)
 
 
 def _bare(tags: str, text: str) -> str:

@@ -8,7 +8,6 @@ from contextlib import closing
 from datetime import datetime
 from hashlib import sha256
 from itertools import islice
-from math import atanh, sqrt
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from scaling.records.run import ImportedRow
 from scaling.text import one_line
 from scaling.tools.importers import collectives, generic, images, table, trainers
 from scaling.tools.importers.engine import Grammar
-from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
+from scaling.tools.importers.lines import CUT, MOST_SHAPES, blocks, of_blocks, shapes, untagged
 from scaling.tools.importers.logs import Found, Given, Refused, Tool, Trace
 
 _MODULES = (images, collectives, trainers)
@@ -40,14 +39,6 @@ _WHITE = b" \t\r\n"
 _LOOKED_AT = 16
 
 
-class Log(NamedTuple):
-    """A log whose tool is known."""
-
-    path: Path
-    tool: str
-    digest: str
-
-
 def forms(tool: Grammar | Tool) -> Iterator[str]:
     """The name of a tool, and the forms of its lines with a rate."""
     yield tool.name
@@ -62,15 +53,16 @@ class Unknown(Refused):
     hints: tuple[str, ...] = ()
 
 
-def recognise(path: Path, wanted: str | None = None, given: Given = NOTHING) -> Log:
-    """Find a log's tool. Raises Refused for no tool or several; `wanted` overrides the lines.
+def recognise(path: Path, wanted: str | None = None, given: Given = NOTHING) -> tuple[str, str]:
+    """Find a log's tool, and a digest of its text without tags and white space; `wanted` overrides the lines.
 
-    The digest is of the text without tags and white space.
+    Raises Refused for no tool or several.
     """
     if why_not := _why_not(path):
         raise Refused(why_not)
     digest = sha256()
     tools: set[str] = set()
+    known: set[int] = set()
     for block in blocks(path):
         _, lines = untagged(block)
         bare = "\n".join(lines)
@@ -79,13 +71,15 @@ def recognise(path: Path, wanted: str | None = None, given: Given = NOTHING) -> 
             wanted = table.NAME
         elif wanted is None and given.form.rate:
             wanted = generic.NAME
-        elif wanted is None:
-            tools.update(name for name in TOOLS.keys() - tools if _has(bare, lines, *_SURE[name]))
+        elif wanted is None and (new := [one for one in {*shapes(bare)} if hash(one) not in known]):
+            known = {*map(hash, new), *(known if len(known) < MOST_SHAPES else ())}
+            bare = b"\n".join(new).decode()
+            tools.update(name for name in TOOLS.keys() - tools if _has(bare, *_SURE[name]))
     for name in [*tools]:
         also = getattr(TOOLS[name], "also", "")
         if also and not any(re.search(also, block) for block in blocks(path)):
             tools.remove(name)
-    return Log(path, wanted or _one_of(tools, path), digest.hexdigest())
+    return wanted or _one_of(tools, path), digest.hexdigest()
 
 
 def _why_not(path: Path) -> str:
@@ -102,9 +96,9 @@ def _why_not(path: Path) -> str:
     return "no such file"
 
 
-def _has(text: str, lines: Iterable[str], marks: Sequence[str], sure: re.Pattern[str]) -> bool:
+def _has(text: str, marks: Sequence[str], sure: re.Pattern[str]) -> bool:
     found = [mark for mark in marks if mark in text]
-    return any(sure.search(line) for mark in found for line in lines if mark in line)
+    return any(sure.search(line) for mark in found for line in text.split("\n") if mark in line)
 
 
 def _one_of(found: Set[str], path: Path) -> str:
@@ -184,10 +178,8 @@ def time_of(line: str) -> datetime | None:
 _NEAR = 0.1
 # equal rates without a change may be chance
 _LEAST_VALUES = 3
-# Changes from step to step: their least number, their least rank correlation, and how many standard errors it is
-# from none (Fisher's z; changes of independent rates alternate, which widens its variance by 1.5).
-_LEAST_CHANGES, _LEAST_CORRELATION, _STANDARD_ERRORS, _WIDER = 8, 0.7, 3.3, 1.5
-_MOST_CORRELATION = 0.999
+# changes from step to step: their least number, least rank correlation, largest probability of it by chance
+_LEAST_CHANGES, _LEAST_CORRELATION, _CHANCE = 8, 0.7, 1e-4
 
 
 def is_together(one: Trace, other: Trace) -> bool:
@@ -203,9 +195,8 @@ def is_together(one: Trace, other: Trace) -> bool:
         return False
     from scipy.stats import spearmanr  # type: ignore[import-untyped]  # slow, and rarely needed
 
-    correlation = min(float(spearmanr(first, second).statistic), _MOST_CORRELATION)
-    standard_errors = atanh(correlation) * sqrt((first.size - 3) / _WIDER)
-    return correlation >= _LEAST_CORRELATION and standard_errors >= _STANDARD_ERRORS
+    found = spearmanr(first, second)
+    return bool(found.statistic >= _LEAST_CORRELATION and found.pvalue < _CHANCE)
 
 
 class ReadLog(NamedTuple):
@@ -242,22 +233,21 @@ def _cell(row: ImportedRow) -> tuple[object, ...]:
 # ---------------------------------------------------------------- reading
 
 
-def read(log: Log, given: Given) -> ReadLog:
+def read(path: Path, named: str, given: Given) -> ReadLog:
     """Read a log into rows with the log's name and notes on skipped lines. Raises Refused."""
-    tool = generic.of_form(given.form) if log.tool == generic.NAME else TOOLS.get(log.tool, table.TOOL)
-    may_say = tool.may_say(given) if isinstance(tool, Grammar) else None
+    tool = generic.of_form(given.form) if named == generic.NAME else TOOLS.get(named, table.TOOL)
     clock = Clock(tool.marks)
-    with closing(blocks(log.path)) as text:
-        found = tool.read(of_blocks(clock.watch(text), tool is not table.TOOL, may_say), given)
+    with closing(blocks(path)) as text:
+        found = tool.read(of_blocks(clock.watch(text), tool is not table.TOOL), given)
     if not found.rows and not found.bandwidths:
-        raise Refused("; ".join([f"has no line that is whole and says a rate of {log.tool}", *found.notes]))
-    named = one_line(log.path.name)
+        raise Refused("; ".join([f"has no line that is whole and says a rate of {named}", *found.notes]))
+    log = one_line(path.name)
     found = replace(
         found,
-        rows=tuple(replace(row, log=named, notes=(*row.notes, *found.notes)) for row in found.rows),
-        bandwidths=tuple(replace(one, log=named, notes=found.notes) for one in found.bandwidths),
+        rows=tuple(replace(row, log=log, notes=(*row.notes, *found.notes)) for row in found.rows),
+        bandwidths=tuple(replace(one, log=log, notes=found.notes) for one in found.bandwidths),
     )
-    return ReadLog(log.path, found, clock)
+    return ReadLog(path, found, clock)
 
 
 def read_all(logs: Iterable[tuple[Path, Given]], wanted: str | None = None) -> list[Found]:
@@ -267,11 +257,11 @@ def read_all(logs: Iterable[tuple[Path, Given]], wanted: str | None = None) -> l
     found: list[ReadLog] = []
     for path, given in logs:
         try:
-            log = recognise(path, wanted, given)
-            if log.digest in seen:
-                raise Refused(f"is {seen[log.digest]} again: a launch counts once")
-            seen[log.digest] = path
-            one = read(log, given)
+            tool, digest = recognise(path, wanted, given)
+            if digest in seen:
+                raise Refused(f"is {seen[digest]} again: a launch counts once")
+            seen[digest] = path
+            one = read(path, tool, given)
             refuse_same_launch(one, found)
             found.append(one)
         except UsageError as error:

@@ -46,24 +46,20 @@ _APART = 0.3
 
 def _of_the_trainer(launch: Launch) -> Value:
     if not launch.rates.get("steps_total"):
-        raise Refused(
-            "has no train_steps_per_second: before transformers 4.7 train_samples_per_second counted steps"
-        )
+        raise Refused("has no train_steps_per_second: before transformers 4.7 its samples per second were steps")
     return launch.middle("total", _ALIKE), ("of the whole training, its start included",)
 
 
 def _was_not_stopped(launch: Launch, _: float) -> None:
-    epochs, epoch = launch.only("epochs"), number(launch.last.get("_epoch", "0"))
+    epochs, epoch, where = launch.only("epochs"), number(launch.last.get("_epoch", "0")), ""
     if epoch and epoch <= epochs - 1 < _MOST_EPOCHS:
-        raise Refused(
-            f"was stopped early, at epoch {epoch:g} of {epochs}: its rates count all steps that were planned"
-        )
+        where = f"epoch {epoch:g} of {epochs}"
     planned = launch.middle("steps_total") * number(launch.last.get("_runtime", "0"))
     for length, done in launch.bars.items():
         if abs(int(length) - planned) <= 0.01 * planned and done < _DONE * int(length):
-            raise Refused(
-                f"was stopped early, at step {done} of {length}: its rates count all steps that were planned"
-            )
+            where = where or f"step {done} of {length}"
+    if where:
+        raise Refused(f"was stopped early, at {where}: its rates count all steps that were planned")
 
 
 def _samples_of_a_step(launch: Launch, rate: float) -> None:
@@ -90,12 +86,9 @@ HF_TRAINER = Grammar(
         form("Total train batch size", r"Total train batch size \([^)]*\) = <global_batch>\s*$"),
         form("ccumulation steps", r"Gradient [Aa]ccumulation steps = <accumulation>\s*$"),
         form("Num Epochs", r"Num Epochs = <epochs>\s*$"),
-        form(
-            "Continuing training",
-            r"Continuing training from global step ([1-9][\d,]{0,30})\s*$",
-            reason="was resumed from global step {}: its rates count the steps before it, too, over the "
-            "seconds after it alone",
-        ),
+        form("Continuing training", r"Continuing training from global step ([1-9][\d,]{0,30})\s*$",
+             reason="was resumed from global step {}: its rates count the steps before it, too, over the "
+             "seconds after it alone"),
         form("it", r"\| *(?P<done>\d{1,12})/(?P<length>\d{1,12}) \[.*(?:it/s|s/it)"),
         *(
             form(name, text.format(name=name, value=f"<{value}>"))
@@ -173,7 +166,7 @@ LIGHTNING = Grammar(
         ("it/s", "s/it"),
         rf"(?:Epoch \d+|Training[^:|]*){_DRAWN}\d+(?:/(?:\d+|\?)|it) \[[^\]]*(?:it/s|s/it)",
     ),
-    words=("it/s", "s/it"),
+    pattern="it/s|s/it",
     # bars of other programs look the same
     also=r"v_num|Sanity Checking|LOCAL_RANK: \d|GPU available|Starting with \d+ proc|Trainer\.fit",
     value=of_bars, objects=_of_lightning,
@@ -212,7 +205,7 @@ def _building(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 TORCHTITAN = Grammar(
     name="torchtitan", splits=True, unit="tokens", data="tps:", no_data="validate step",
     value=of_device("step", "tps of one device x devices; the first step that was logged is left out"),
-    objects=_building, words=("device mesh",),
+    objects=_building, pattern="device mesh",
     lines=(
         form("ps:", r"step:(?<!validate step:) *<step> .*?loss: *<loss> .*?[tw]ps: *<device_rate> +\w"),
         form("local batch size", r"local batch size:? <batch_size>[,\s]"),
@@ -264,17 +257,11 @@ MEGATRON = Grammar(
     lacks="has no whole line with a time and its global batch size", value=_of_megatron, batches=of_global,
     precisions=_quantised,
     lines=(
-        form(
-            "elapsed time per iteration (",
-            r"(?:\[rank-<rank>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* elapsed time per iteration "
-            r"\((?:ms\): *<ms>|s\): *<seconds>)(?:/[\d.]+)? \|.* global batch size: *<global_batch> \|"
-            r"(?:.* lm loss: *<loss> \|)?",
-        ),
-        form(
-            "samples/sec: ",
-            r"samples/sec: <rate> \| iteration +<step>/ *\d+ \| elapsed time per iteration \("
-            r"(?:.* lm_loss: <loss> \|)?",
-        ),
+        form("elapsed time per iteration (", r"(?:\[rank-<rank>/<world_size>\].*)?iteration +<step>/ *\d+ \|.* "
+             r"elapsed time per iteration \((?:ms\): *<ms>|s\): *<seconds>)(?:/[\d.]+)? \|.* global batch "
+             r"size: *<global_batch> \|(?:.* lm loss: *<loss> \|)?"),
+        form("samples/sec: ", r"samples/sec: <rate> \| iteration +<step>/ *\d+ \| elapsed time per iteration "
+             r"\((?:.* lm_loss: <loss> \|)?"),
         form("global_num_gpus", r"(?:^|\s)global_num_gpus \.+ <world_size>\.{3,}", begins=True),
         form("train_batch_size", r"(?:^|\s)train_batch_size \.+ <global_batch>\.{3,}"),
         form("model_parallel_size", r"(?:^|\s)model_parallel_size \.+ <tp>\.{3,}"),
@@ -290,7 +277,7 @@ MEGATRON = Grammar(
         _degree("ep", "expert_model"),
         form("params_dtype", r"(?:^|\s)params_dtype \.+ \w+\.<precision>\s*$"),
         form("for parameters", r"using \w+\.<precision> for parameters"),
-        form(" fp8 ", r"(?:^|\s)fp8 \.+ (?P<quantised>(?!None)\w+)\s*$"),
+        form(" fp", r"(?:^|\s)fp8 \.+ (?P<quantised>(?!None)\w+)\s*$"),
     ),
 )  # fmt: skip
 
@@ -313,14 +300,11 @@ def _groups(line: LogLine, _: Launch) -> Iterator[Mapping[str, Any]]:
 NEMO = Grammar(
     name="nemo", splits=True, unit="samples", data="train_step_timing in s", no_data="iteration 0/",
     value=per_step("line", "global_batch_size / train_step_timing", "iteration 0 and the next line are left out"),
-    batches=of_global, objects=_groups, words=("parallel group",),
+    batches=of_global, objects=_groups, pattern="parallel group",
     lines=(
-        form(
-            "train_step_timing in s",
-            r"^(?=.*consumed_samples: \d).*?"
-            r"(?:epoch <epoch>, )?iteration <step>/\d+ \|.* global_batch_size: <global_batch> \|"
-            r"(?:.* reduced_train_loss: <loss> \|)?.* train_step_timing in s: <seconds> \|",
-        ),
+        form("train_step_timing in s", r"^(?=.*consumed_samples: \d).*?(?:epoch <epoch>, )?iteration "
+             r"<step>/\d+ \|.* global_batch_size: <global_batch> \|(?:.* reduced_train_loss: <loss> \|)?.* "
+             r"train_step_timing in s: <seconds> \|"),
         form("MEMBER: ", r"GLOBAL_RANK: \d+, MEMBER: \d+/<world_size>\s*$"),
         form("Starting with ", r"Starting with <world_size> processes"),
     ),
@@ -349,10 +333,8 @@ MAXTEXT = Grammar(
     value=of_device("step", "Tokens/s/device x devices; the first step, which compiles, is left out"),
     batches=_of_maxtext, precisions=_quantised,
     lines=(
-        form(
-            "completed step",
-            r"\bcompleted step: <step>, seconds: .*Tokens/s/device: <device_rate>, .*?loss: <loss>(?:,|$)",
-        ),
+        form("completed step", r"\bcompleted step: <step>, seconds: .*Tokens/s/device: <device_rate>, .*?loss: "
+             r"<loss>(?:,|$)"),
         form("Config param", r"Config param \w+: ", begins=True),
         form("Num_devices", r"Num_devices: <world_size>, shape"),
         form("Config param", r"per_device_batch_size: (?P<per_device>\d+(?:\.\d+)?)\s*$"),
@@ -364,11 +346,8 @@ MAXTEXT = Grammar(
         form("Config param", r"ici_pipeline_parallelism: <pp>\s*$"),
         form("Config param", r"ici_context_parallelism: <cp>\s*$"),
         form("Config param", r"ici_expert_parallelism: <ep>\s*$"),
-        form(
-            "Config param",
-            rf"({_UNREAD})_parallelism: ([2-9]|\d\d+)\s*$",
-            reason="splits its model by {0}_parallelism={1}, which no efficiency here can tell from others",
-        ),
+        form("Config param", rf"({_UNREAD})_parallelism: ([2-9]|\d\d+)\s*$",
+             reason="splits its model by {0}_parallelism={1}, which no efficiency here can tell from others"),
     ),
 )  # fmt: skip
 
@@ -388,16 +367,11 @@ DEEPSPEED = Grammar(
     name="deepspeed", unit="samples", value=_running, hint=" (no world_size)",
     batches=lambda launch: filter(None, [accumulated(launch)]),
     lines=(
-        form(
-            "RunningAvgSamplesPerSec=",
-            r"[ =]<epoch>/(?:micro_step=\d+/global_step=)?<step>, RunningAvgSamplesPerSec=<rate>, Curr",
-        ),
+        form("RunningAvgSamplesPerSec=", r"[ =]<epoch>/(?:micro_step=\d+/global_step=)?<step>, "
+             r"RunningAvgSamplesPerSec=<rate>, Curr"),
         form(", SamplesPerSec=", r" <epoch>/<step>, SamplesPerSec=(?P<rate>\d+\.\d{3,})(?:,|\s*$)"),
-        form(
-            "|E2E latency=",
-            r"\|Generate time=.*AvgSamplesPerSec=",
-            reason="trains on samples that it generates: its rates leave out the generation",
-        ),
+        form("|Generate time=", r"\|Generate time=.*AvgSamplesPerSec=",
+             reason="trains on samples that it generates: its rates leave out the generation"),
         form("configuration:", r"DeepSpeedEngine configuration:", begins=True),
         form("dist_world_size=", r"dist_world_size=<world_size>\s*$"),
         form("Config mesh_device", r"Config mesh_device \w+ world_size = <world_size>\s*$"),

@@ -264,7 +264,7 @@ def test_tags_change_nothing_of_any_tool(name: str, tag: str, tmp_path: Path) ->
     row = only_row(tagged, said.given)
     assert (row.tool, row.world_size, row.batch_size, row.unit) == said[:3] + said[4:5]
     assert row.rate == pytest.approx(said.rate, rel=1e-4)
-    assert recognise(tagged).digest == recognise(SAMPLES / name).digest
+    assert recognise(tagged)[1] == recognise(SAMPLES / name)[1]
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -289,7 +289,7 @@ def test_a_log_is_recognised_behind_tags(name: str, tag: str, tmp_path: Path) ->
     text = (SAMPLES / name).read_text()
     tagged = written(tmp_path, "".join(f"{tag}{line}\n" for line in text.splitlines()))
     plain = recognise(SAMPLES / name)
-    assert recognise(tagged).tool == plain.tool
+    assert recognise(tagged)[0] == plain[0]
     found, said = (
         imported(tagged, Given(world_size=SIZES[name])),
         imported(SAMPLES / name, Given(world_size=SIZES[name])),

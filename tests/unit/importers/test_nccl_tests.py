@@ -73,7 +73,7 @@ def test_wrong_values_are_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture
     assert marked
 
 
-@pytest.mark.parametrize("said", ["3", "1.04858e+06"])
+@pytest.mark.parametrize("said", ["3", "1.04858e+06", "6505077235894974"])
 def test_wrong_values_of_any_size_are_told(said: str, tmp_path: Path) -> None:
     log = written(tmp_path, TEXT.replace(" 55.44      0", f" 55.44 {said}"))
     assert imported(log).bandwidths[0].wrong == int(float(said))
