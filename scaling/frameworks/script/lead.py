@@ -13,13 +13,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -123,6 +123,13 @@ BATON = Baton()
 # ---------------------------------------------------------------- main thread
 
 
+class Start(NamedTuple):
+    """The working directory and the environment before the script's own."""
+
+    folder: Path
+    environ: Mapping[str, str]
+
+
 def lead(task: Task, act: Callable[[], int]) -> int:
     """Run `act`, the worker's loop, in a thread, and the script in this one; return the loop's exit code."""
     codes: list[int] = []
@@ -136,11 +143,12 @@ def lead(task: Task, act: Callable[[], int]) -> int:
             os._exit(codes[0])
 
     given = command.read(shlex.split(task.point.workload.script))
+    start = Start(Path.cwd(), dict(os.environ))
     own = _prepared(task)
     thread = threading.Thread(target=loop, name="scaling", daemon=True)
     thread.start()
     if BATON.begin():
-        _lead(task, given, own, Path.cwd())
+        _lead(task, given, own, start)
     over.set()
     thread.join()
     if not codes[0]:
@@ -148,28 +156,30 @@ def lead(task: Task, act: Callable[[], int]) -> int:
     return codes[0]
 
 
-def _lead(task: Task, given: command.Command, own: Path, folder: Path) -> None:
-    name = given.target
+def _lead(task: Task, given: command.Command, own: Path, start: Start) -> None:
+    name, folder = given.target, Path.cwd()
     try:
         _run(task, given, own / "out")
-        BATON.fail(_early(name, "ended"))
+        failure = _early(name, "ended")
     except End:
         return
     except SystemExit as stop:
         said = _last_said(task) if stop.code not in (None, 0) else ""
-        BATON.fail(_early(name, f"called exit({'' if stop.code in (None, '') else repr(stop.code)})", said))
+        failure = _early(name, f"called exit({'' if stop.code in (None, '') else repr(stop.code)})", said)
     except BaseException as error:
         traceback.print_exc()
-        BATON.fail(ScriptError(_where(error, folder, name)))
+        failure = ScriptError(_where(error, folder, name))
     if not BATON.steps and task.point.kind not in EXCHANGING and not os.environ.get(ALONE):
-        _again(task)
+        _again(task, start)
+    BATON.fail(failure)
 
 
-def _again(task: Task) -> NoReturn:
-    """Start anew with torchrun's variables, of a world of one: the script does not run without them."""
+def _again(task: Task, start: Start) -> NoReturn:
+    """Start again with torchrun's variables, of a world of one: the script does not run without them."""
     sys.stdout.flush()
     sys.stderr.flush()
-    environ = dict(os.environ) | {ALONE: "1", GIVEN_TASK: msgspec.json.encode(task).decode()}
+    environ = {**start.environ, ALONE: "1", GIVEN_TASK: msgspec.json.encode(task).decode()}
+    os.chdir(start.folder)
     os.dup2(int(os.environ[COMMANDS_FD]), 0)
     os.set_inheritable(int(os.environ[EVENTS_FD]), True)
     os.execve(sys.executable, [sys.executable, "-m", "scaling.worker"], environ)
@@ -264,18 +274,21 @@ def _run(task: Task, given: command.Command, out: Path) -> None:
     sizes = (task.point.world_size, task.local_world_size, len(set(task.hosts))) if exchanges else (1, 1, 1)
     places = (task.rank, task.local_rank) if exchanges else (0, 0)
     arguments = given.filled(dict(zip(command.PLACEHOLDERS, (*sizes, *places, out), strict=True)))
-    watch.install(BATON.park)
+    port = task.ports[1] if exchanges else task.rank_ports[task.rank]
+    watch.install(BATON.park, sizes[0], port)
     sys.path.insert(0, str(Path.cwd() if given.is_module else Path(given.target).absolute().parent))
     sys.argv = [given.target, *arguments]
     if given.is_module:
         runpy.run_module(given.target, run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(given.target, run_name="__main__")
+        runpy.run_path(str(Path(given.target).absolute()), run_name="__main__")
 
 
 def _early(name: str, how: str, said: str = "") -> ScriptError:
     if said:
         return ScriptError(f"{name}: {how}: {said}")
+    if watch.SEEN.empty:
+        return ScriptError(f"{name}: {watch.NO_BATCH}")
     if steps := max(BATON.steps, watch.SEEN.events):
         return ScriptError(f"{name} {how} after {counted(steps, 'step')}: give it more epochs or steps")
     return ScriptError(f"{name} {how} without a training step that was seen: {NO_STEP}")

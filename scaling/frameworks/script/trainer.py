@@ -18,10 +18,11 @@ from scaling.frameworks import feeding
 from scaling.frameworks.abilities import Rank, Tracer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.script.lead import ALONE, BATON, NO_STEP, is_own, shown
-from scaling.frameworks.script.watch import SEEN, ScriptError
+from scaling.frameworks.script.watch import SEEN, ScriptError, collectives
 from scaling.hosts import proc
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
+from scaling.text import counted
 
 PACKAGES = (
     "torch", "transformers", "accelerate", "lightning", "deepspeed", "jax", "tensorflow", "keras", "horovod",
@@ -53,6 +54,7 @@ class Script(Rank):
         self.pauses: list[tuple[float, str]] = []
         SEEN.counts_tokens = task.point.workload.unit == "tokens"
         self._first_step()
+        self._collectives = collectives()
         torch = sys.modules.get("torch")
         on_gpu = task.point.hardware.device == "cuda"
         self.is_done_on_return = not on_gpu
@@ -69,6 +71,8 @@ class Script(Rank):
             self.notes += (
                 "the script needs torchrun's variables: one device has WORLD_SIZE=1, incl. its DDP of one",
             )
+        elif self._is_alone and SEEN.parallel:
+            self.notes += ("the script has its DDP of one on one device too, which costs time",)
         if not self._feed.fed:
             self.notes += (
                 "samples are unknown: steps are counted; give --samples-per-step N, or scaling.step(samples=N)",
@@ -109,7 +113,8 @@ class Script(Rank):
         try:
             BATON.step(min(limit_s, LOOK_S), look, count)
         finally:
-            SEEN.holds = False
+            if SEEN.holds:
+                SEEN.release()
         took_s = [end_s - start_s for start_s, end_s in pairwise([begun_s, *BATON.ends_s])]
         for index, seconds in enumerate(took_s):
             if usual_s and seconds > limit_s:
@@ -176,9 +181,9 @@ class Script(Rank):
 
     @property
     def _exchanges(self) -> bool:
-        """Whether gradients may be exchanged: DDP, a collective in steps, or a library that is not watched."""
+        """Whether gradients may be exchanged: by a collective in steps, or by a library that is not watched."""
         others = {"horovod", "deepspeed", "jax", "tensorflow"} & sys.modules.keys()
-        return self._is_alone or bool(SEEN.parallel) or SEEN.collectives > 0 or bool(others)
+        return self._is_alone or collectives() > self._collectives or bool(others)
 
     def closing_notes(self) -> tuple[str, ...]:
         """Return what was seen up to the last step: pauses, faults."""
@@ -202,7 +207,7 @@ class Script(Rank):
             share = f"{outside:,} of {self.parameters:,} parameters"
             notes.append(f"{share} are outside of DistributedDataParallel: ranks were not compared by them")
         if SEEN.cycle.lost:
-            notes.append(f"steps: the optimizers changed their order {SEEN.cycle.lost} times")
+            notes.append(f"steps: the optimizers changed their order {counted(SEEN.cycle.lost, 'time')}")
         with suppress(Exception):
             if any(bool((each != each).any()) for each in SEEN.parameters):  # noqa: PLR0124 (NaN)
                 notes.append("audit: parameters are NaN")
@@ -212,7 +217,7 @@ class Script(Rank):
         """Return what must differ between the ranks of an exchange."""
         found: dict[str, str] = {}
         # Constant data says nothing.
-        if len(set(SEEN.hashes)) > 1 and not SEEN.splits(self.task.point.world_size):
+        if len(set(SEEN.hashes)) > 1 and not SEEN.splits:
             found["samples"] = ",".join(SEEN.hashes)
         if self.cuda and (devices := {each.device for each in SEEN.parameters if each.is_cuda}):
             torch = sys.modules["torch"]

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
@@ -22,12 +23,15 @@ import scaling
 
 # A script that reads no more batches than this is not judged by their hashes.
 HASHED = 2
-SHARDED = ("DTensor", "FlatParameter", "ShardedTensor")
+SHARDED = ("DTensor", "ShardedTensor", "ZeroRedundancyOptimizer")
 # A cycle counts once it has repeated so often. Longer ones are not looked for.
 REPEATS = 3
 MOST = 4096
 # After so many events that follow a cycle again, an optimizer was replaced, and the events before are forgotten.
 REPLACED = 256
+
+
+NO_BATCH = "its DataLoader gives this rank no batch: too few samples for so many ranks, with drop_last"
 
 
 class ScriptError(Exception):
@@ -37,15 +41,19 @@ class ScriptError(Exception):
 class Cycle:
     """Tells which event of a sequence of optimizers ends a step.
 
-    One optimizer ends a step each time. Of several, the last one of their cycle does, as in adversarial training.
-    A sequence that leaves its cycle has another one, which must explain where it left. `lost` counts how often.
+    One optimizer ends a step each time. Of several, one that steps once in their cycle does, as in adversarial
+    training: the last such one. The others may then step more or less often, as at the end of a loader. Without
+    such a one, a step ends with each repetition of the cycle. A sequence that leaves its cycle has another one,
+    which must explain where it left. `lost` counts how often.
     """
 
     def __init__(self) -> None:
         self._seen: list[int] = []
         self.length = 0
         self.lost = 0
-        self._place = 0
+        self._place = 0  # events since the last end of a step
+        self._members = frozenset[int]()
+        self._mark: int | None = None
         self._since = 0  # events since the last loss
 
     def ends(self, event: int) -> bool:
@@ -55,11 +63,18 @@ class Cycle:
         self._since += 1
         if not self.length:
             return self._is_learnt()
-        if event != self._seen[-1 - self.length]:
+        if not self._follows(event):
             self.length, self.lost, self._since = 0, self.lost + 1, 0
             return self._is_learnt()
-        self._place = (self._place + 1) % self.length
+        self._place += 1
+        if event == self._mark or (self._mark is None and self._place == self.length):
+            self._place = 0
         return self._place == 0
+
+    def _follows(self, event: int) -> bool:
+        if self._mark is None:
+            return event == self._seen[-1 - self.length]
+        return event in self._members and self._place < REPEATS * self.length
 
     def _is_learnt(self) -> bool:
         found = len(self._seen)
@@ -67,7 +82,9 @@ class Cycle:
             last = self._seen[-length:]
             explains = not self.lost or REPEATS * length > self._since or self._since >= REPLACED
             if explains and self._seen[-REPEATS * length :] == last * REPEATS:
-                self.length, self._place = length, 0
+                self.length, self._place, self._members = length, 0, frozenset(last)
+                often = Counter(last)
+                self._mark = next((one for one in reversed(last) if often[one] == 1), None)
                 return True
         return False
 
@@ -77,6 +94,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.ends: Callable[[], None] = lambda: None
+        self.world_size = 1
+        self.port = 0  # of torch's store
         self.counts_tokens = False
         self.waited_s = 0.0
         self.optimizers: dict[int, Any] = {}
@@ -84,6 +103,11 @@ class Seen:
         self.is_explicit = False
         self.forwards: dict[int, int] = {}  # samples by the forward passes of each DistributedDataParallel
         self.in_loaders = 0
+        # Batches since the last event, by a mark on their iterator (identities are reused): samples, hash.
+        self.read: dict[object, list[tuple[int, str]]] = {}
+        self.reader = object()
+        self.empty = 0  # loaders that ended, if none has given a batch
+        self.first = (0, 0)  # samples by loaders and by forward passes at the first event
         self.told = 0
         self.events = 0  # of optimizers
         self.probed = 0  # samples by all models' forward passes, since the first event
@@ -91,8 +115,8 @@ class Seen:
         self.keras_batch = 0
         self.parallel: dict[int, Any] = {}
         self.is_static = False
+        self.is_fsdp = False
         self.holds = False  # gradients are not exchanged
-        self.collectives = 0
         self.loader_workers = 0
         self.hashes: list[str] = []
         self.notes: list[str] = []
@@ -104,12 +128,18 @@ class Seen:
 
     @property
     def counted(self) -> int:
-        """Samples so far, by the first source that has any: told, forward passes, loaders."""
-        return self.told or self.in_forward or self.in_loaders
+        """Samples so far, by the first source that has any: told, loaders, forward passes. A model may see a batch
+        several times, in each step of LBFGS or of a generator. If the script splits the batches of its loaders
+        between the ranks, its forward passes have their parts."""
+        in_loaders = 0 if self.splits else self.in_loaders
+        return self.told or in_loaders or self.in_forward
 
-    def splits(self, world_size: int) -> bool:
-        """Whether the script itself splits each batch of its loaders between the ranks."""
-        return bool(self.in_forward) and round(self.in_loaders / self.in_forward) == world_size
+    @property
+    def splits(self) -> bool:
+        """Whether the script itself splits each batch of its loaders between the ranks. Loaders read ahead of the
+        first event."""
+        in_loaders, in_forward = self.in_loaders - self.first[0], self.in_forward - self.first[1]
+        return 1 < self.world_size == round(in_loaders / (in_forward or 1))
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -121,16 +151,24 @@ class Seen:
         """Hear `scaling.step` or Keras. From then on optimizers end no step."""
         self.is_explicit = True
         self.told += samples
+        self._take()
         self.ends()
 
     def stepped(self, optimizer: Any) -> None:
         if not self.is_explicit:
             self.events += 1
+            self._take()
             if self.events == 1:
-                self.probed = 0
+                self.probed, self.first = 0, (self.in_loaders, self.in_forward)
             self.optimizers.setdefault(id(optimizer), optimizer)
             if self.cycle.ends(id(optimizer)):
                 self.ends()
+
+    def release(self) -> None:
+        """Let gradients be exchanged again, by models of scripts that do not set it at each step."""
+        self.holds = False
+        for model in self.parallel.values():
+            model.require_backward_grad_sync = True
 
     # ------------------------------------------------------------ samples
 
@@ -147,11 +185,31 @@ class Seen:
             return len(batch) if isinstance(batch, Sequence) and not isinstance(batch, str) else 0
         return int(found.numel()) if self.counts_tokens else int(found.shape[0])
 
-    def batch(self, batch: Any) -> None:
-        self.in_loaders += self.size(batch)
+    def batch(self, iterator: Any, batch: Any) -> None:
+        """Hear of a loader's batch. It counts once an optimizer steps, unless another loader was read since then:
+        evaluation reads batches between two steps."""
+        size, digest = self.size(batch), ""
+        most = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+        if most and not self.counts_tokens and (size > most or most in _lengths(batch)):
+            size = most
         if len(self.hashes) < HASHED and (found := first_tensor(batch)) is not None:
             with suppress(Exception):
-                self.hashes.append(hashlib.sha256(found.detach().cpu().numpy().tobytes()).hexdigest()[:16])
+                digest = hashlib.sha256(found.detach().cpu().numpy().tobytes()).hexdigest()[:16]
+        self.reader = vars(iterator).setdefault("_scaling_mark", object())
+        self.read.setdefault(self.reader, []).append((size, digest))
+
+    def ended_empty(self) -> None:
+        """Hear that a loader ended. Raises ScriptError if none ever gives a batch."""
+        self.empty += not (self.read or self.in_loaders or self.events)
+        if self.empty >= REPEATS:
+            raise ScriptError(NO_BATCH)
+
+    def _take(self) -> None:
+        for size, digest in self.read.get(self.reader, ()):
+            self.in_loaders += size
+            if digest and len(self.hashes) < HASHED:
+                self.hashes.append(digest)
+        self.read.clear()
 
     # ------------------------------------------------------------ model
 
@@ -169,9 +227,8 @@ class Seen:
 
     @property
     def is_sharded(self) -> bool:
-        kinds = {type(each).__name__ for each in self.parameters}
-        names = {type(one).__name__ for one in self.optimizers.values()}
-        return bool(kinds & set(SHARDED)) or "ZeroRedundancyOptimizer" in names or "DeepSpeed" in " ".join(names)
+        kinds = {type(each).__name__ for each in (*self.parameters, *self.optimizers.values())}
+        return self.is_fsdp or bool(kinds & set(SHARDED)) or "DeepSpeed" in " ".join(kinds)
 
 
 SEEN = Seen()
@@ -189,6 +246,13 @@ def first_tensor(batch: Any, depth: int = 0) -> Any:
     elif isinstance(batch, list | tuple):
         parts = batch
     return next((found for one in parts if (found := first_tensor(one, depth + 1)) is not None), None)
+
+
+def _lengths(batch: Any) -> set[int]:
+    """Return where else the samples of a batch may be: its lists, and the second dimension of its first tensor."""
+    parts = [batch, *batch] if isinstance(batch, list | tuple) else []
+    lengths = {len(one) for one in parts if isinstance(one, list | tuple)}
+    return lengths if (found := first_tensor(batch)) is None else lengths | set(found.shape[1:2])
 
 
 # ---------------------------------------------------------------- hooks on imports
@@ -229,9 +293,9 @@ class _After(Loader):
         return getattr(self._loader, name)
 
 
-def install(ends: Callable[[], None]) -> None:
-    """Begin to watch. `ends` is called at the end of each step."""
-    SEEN.ends = ends
+def install(ends: Callable[[], None], world_size: int, port: int) -> None:
+    """Begin to watch. `ends` is called at the end of each step. `port`: of torch's store."""
+    SEEN.ends, SEEN.world_size, SEEN.port = ends, world_size, port
     scaling._HEARS = SEEN.told_step
     os.register_at_fork(after_in_child=_forget)
     for name in HOOKS.keys() & sys.modules.keys():
@@ -308,31 +372,45 @@ def _parallel(module: Any) -> None:
 def _loader(module: Any) -> None:
     def following(original: Any, loader: Any) -> Any:
         begun_s = perf_counter()
-        batch = original(loader)
+        try:
+            batch = original(loader)
+        except StopIteration:
+            SEEN.ended_empty()
+            raise
         SEEN.waited_s += perf_counter() - begun_s
         SEEN.loader_workers = max(SEEN.loader_workers, loader._num_workers)
         # Evaluation reads its batches without gradients.
         if sys.modules["torch"].is_grad_enabled():
             with suppress(Exception):
-                SEEN.batch(batch)
+                SEEN.batch(loader, batch)
         return batch
 
     _wrapped(module._BaseDataLoaderIter, "__next__", following)
 
 
-COLLECTIVES = (
-    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter",
-    "reduce_scatter_tensor", "all_to_all_single",
-)  # fmt: skip
+def collectives() -> int:
+    """Return the collectives of torch so far, by the sequence numbers of its process groups."""
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    groups = module._world.pg_map if module else ()
+    backends = (each._get_backend(device) for each in groups for device in each._device_types)
+    return sum(one._get_sequence_number_for_group() for one in backends)
 
 
-def _collectives(module: Any) -> None:
-    def counted(original: Any, *given: Any, **named: Any) -> Any:
-        SEEN.collectives += 1
+def _fully_sharded(module: Any) -> None:
+    def noted(original: Any, *given: Any, **named: Any) -> Any:
+        SEEN.is_fsdp = True
         return original(*given, **named)
 
-    for name in COLLECTIVES:
-        _wrapped(module, name, counted)
+    _wrapped(module.FullyShardedDataParallel, "__init__", noted)
+
+
+def _rendezvous(module: Any) -> None:
+    """Give each point its own port: a script may name one, and copies of it run at once."""
+
+    def stored(original: Any, host: str, port: int, *given: Any, **named: Any) -> Any:
+        return original(host, SEEN.port or port, *given, **named)
+
+    _wrapped(module, "_create_c10d_store", stored)
 
 
 def _spawn(module: Any) -> None:
@@ -377,7 +455,8 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
     "torch.nn.parallel.distributed": _parallel,
     "torch.nn.parallel.data_parallel": _data_parallel,
     "torch.utils.data.dataloader": _loader,
-    "torch.distributed.distributed_c10d": _collectives,
+    "torch.distributed.fsdp.fully_sharded_data_parallel": _fully_sharded,
+    "torch.distributed.rendezvous": _rendezvous,
     "torch.multiprocessing.spawn": _spawn,
     "keras.src.trainers.epoch_iterator": _keras_batches,
     "keras.src.callbacks.callback_list": _keras_steps,

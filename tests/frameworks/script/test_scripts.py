@@ -65,6 +65,57 @@ def test_a_librarys_loop_is_measured(library: str, tmp_path: Path) -> None:
     assert "AUDIT" not in row.flags, row.footnotes
 
 
+def edited(*changes: tuple[str, str]) -> str:
+    source = scripts.LOOP
+    for before, after in changes:
+        assert before in source
+        source = source.replace(before, after)
+    return source
+
+
+GROUP, WRAPPED = 'distributed.init_process_group("gloo")', "nn.parallel.DistributedDataParallel(model)"
+WAYS = {
+    # Dynamo alone, without a compiler.
+    "compiles": edited(("batch = args", "model = torch.compile(model, backend='eager')\nbatch = args")),
+    "shards": edited(
+        ("import argparse", "from torch.distributed.fsdp import FullyShardedDataParallel\nimport argparse"),
+        (WRAPPED, "FullyShardedDataParallel(model, device_id=torch.device('cpu'))"),
+    ),
+    "shards by tensors": edited(
+        ("import argparse", "from torch.distributed.fsdp import fully_shard\nimport argparse"),
+        (WRAPPED, "fully_shard(model, mesh=distributed.init_device_mesh('cpu', (size,)))"),
+    ),
+    "evaluates, and sees each batch twice": edited(
+        ("4096", "320"),
+        (
+            "    for inputs, labels",
+            "    for _ in DataLoader([torch.zeros(64)] * 512, 128):\n        pass\n    for inputs, labels",
+        ),
+        ("model(inputs), labels)", "model(inputs), labels) + 0 * model(inputs).sum()"),
+    ),
+    "names its port, in copies too": edited(
+        ('"RANK" in os.environ and', ""),
+        (GROUP, "distributed.init_process_group('gloo', 'tcp://127.0.0.1:29511', rank=rank, world_size=size)"),
+    ),
+    "goes to another folder": f"import os, tempfile\nos.chdir(tempfile.mkdtemp())\nopen(__file__)\n{scripts.LOOP}",
+}
+
+
+@pytest.mark.parametrize(
+    "way",
+    cases(WAYS, {"compiles", "shards", "evaluates, and sees each batch twice", "names its port, in copies too"}),
+)
+def test_a_way_to_write_a_loop_is_measured(way: str, tmp_path: Path) -> None:
+    row = row_of(measured(tmp_path, WAYS[way], "--batch-size", "16"))
+    assert row.efficiency is not None, row.footnotes
+    assert (row.workload.batch_size, row.workload.batch_rule) == (16, "weak")
+
+
+def test_a_script_that_needs_torchruns_variables_has_them_in_its_copies(tmp_path: Path) -> None:
+    row = row_of(measured(tmp_path, f"import os\nint(os.environ['LOCAL_RANK'])\n{scripts.LOOP}"))
+    assert row.efficiency is not None and any("needs torchrun's variables" in note for note in row.footnotes)
+
+
 @pytest.mark.parametrize(
     ("plant", "said"),
     [
@@ -130,6 +181,7 @@ BAD = {
     ),
     "exits": ("raise SystemExit\n", "train.py called exit() without a training step"),
     "ends early": (f"{scripts.LOOP}", "train.py ended after 3 steps: give it more epochs or steps"),
+    "reads nothing": (scripts.LOOP, "its DataLoader gives this rank no batch: too few samples for so many ranks"),
     "spawns": (
         "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n",
         "train.py:2: starts processes of its own",
@@ -141,7 +193,7 @@ BAD = {
 @pytest.mark.parametrize("how", cases(BAD, {"raises", "needs arguments", "ends early"}))
 def test_a_script_that_cannot_be_measured_costs_its_cell_one_line(how: str, tmp_path: Path) -> None:
     source, said = BAD[how]
-    words = ["--steps", "3"] if how == "ends early" else []
+    words = {"ends early": ["--steps", "3"], "reads nothing": ["--batch-size", "5000"]}.get(how, [])
     found = measured(tmp_path, source, *words, **EXCHANGE)
     outcome = exchange(found).outcome
     assert isinstance(outcome, Failed) and said in outcome.message, outcome

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scaling.errors import UsageError
 from scaling.frameworks.script import command
-from scaling.frameworks.script.watch import REPEATS, REPLACED, Cycle, first_tensor
+from scaling.frameworks.script.watch import REPEATS, REPLACED, Cycle, Seen, first_tensor
 
 
 @pytest.mark.parametrize(
@@ -105,8 +106,25 @@ def test_a_sequence_that_leaves_its_cycle_is_learnt_anew() -> None:
     for event in (1, 2, 1, 2, 1, 2):
         cycle.ends(event)
     assert (cycle.length, cycle.lost) == (2, 0)
-    assert not cycle.ends(2) and cycle.lost == 1
-    assert [cycle.ends(2) for _ in range(REPLACED + 1)][-2:] == [True, True]
+    assert not cycle.ends(3) and cycle.lost == 1
+    assert [cycle.ends(3) for _ in range(REPLACED + 1)][-2:] == [True, True]
+
+
+@pytest.mark.parametrize("batches", [63, 64])
+def test_the_rarer_of_two_optimizers_ends_a_step_also_where_an_epoch_breaks_the_cycle(batches: int) -> None:
+    """A discriminator (0) steps at each batch, a generator (1) at each fifth one of an epoch. The first steps look
+    like a discriminator's alone."""
+    epoch = [event for index in range(batches) for event in ([0, 1] if index % 5 == 0 else [0])]
+    cycle = Cycle()
+    found = [event for event in epoch * 20 if cycle.ends(event)]
+    assert (set(found[4:]), cycle.lost) == ({1}, 1)
+    assert len(found) > 19 * epoch.count(1)
+
+
+def test_an_optimizer_that_ended_the_steps_and_is_gone_is_noticed() -> None:
+    cycle = Cycle()
+    assert sum(cycle.ends(event) for event in [0, 1] * 10 + [0] * (2 * REPLACED)) > REPLACED // 2
+    assert cycle.lost
 
 
 # ---------------------------------------------------------------- samples
@@ -124,6 +142,53 @@ class Array:
 def test_the_first_array_with_a_dimension_has_the_samples(batch: Any) -> None:
     found = first_tensor(batch)
     assert found.shape[0] == 8
+
+
+class Loader:
+    """An iterator of a DataLoader with this batch size."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._index_sampler = SimpleNamespace(batch_size=batch_size)
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (Array(8, 3), 8),
+        (Array(5, 3), 5),  # the last of an epoch
+        (Array(40, 8), 8),  # tokens x sequences
+        (Array(70, 3), 8),  # nodes of graphs
+        ([[Array(3, 9, 9)] * 8, [{"box": Array(1, 4)}] * 8], 8),  # images of several sizes
+    ],
+)
+def test_a_batch_has_as_many_samples_as_its_loader_puts_into_one(batch: Any, samples: int) -> None:
+    seen = Seen()
+    seen.batch(Loader(8), batch)
+    seen.stepped(None)
+    assert seen.in_loaders == samples
+
+
+def test_a_loader_counts_if_an_optimizer_steps_after_its_batch() -> None:
+    seen, training = Seen(), Loader(8)
+    for _ in range(3):
+        seen.batch(training, Array(8))
+        seen.batch(training, Array(8))  # gradients accumulate
+        seen.stepped(None)
+        for _ in range(9):
+            seen.batch(Loader(8), Array(8))  # evaluation; its iterators may have the address of one before
+    assert (seen.in_loaders, seen.counted) == (48, 48)
+
+
+@pytest.mark.parametrize(("in_forward", "counted"), [(8, 8), (16, 8), (32, 8), (2, 2)])
+def test_a_model_that_sees_a_batch_several_times_has_no_more_samples(in_forward: int, counted: int) -> None:
+    """With four ranks, two samples of a batch of 8 are its split."""
+    seen = Seen()
+    seen.world_size = 4
+    for step in range(4):
+        seen.batch(Loader(8), Array(8))
+        seen.forwards[0] = (step + 1) * in_forward
+        seen.stepped(None)
+    assert seen.counted == 4 * counted
 
 
 @pytest.mark.parametrize("batch", ["text", 3, None, [], {"a": Array()}])
