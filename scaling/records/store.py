@@ -27,7 +27,7 @@ from scaling import files
 from scaling.errors import StoreError, UsageError
 from scaling.records import crossing
 from scaling.records.burn_in import PointSummary, Stretches, asked_s, is_kept, spacing
-from scaling.records.events import Finished
+from scaling.records.events import Failed, Finished
 from scaling.records.point import SERVER, BatchRule, Hardware, Workload
 from scaling.records.run import SCHEMA, Certificate, Header, PointRecord, Prediction, WarningKind
 
@@ -212,14 +212,16 @@ def settled(records: Sequence[PointRecord]) -> tuple[PointRecord, ...]:
     """Return the records of scripts with their batch, rule and unit; others unchanged.
 
     The rule is weak if a rank's step has as many samples as on one device, strong if all ranks' steps have. A
-    batch that is neither remains, and has no baseline."""
-    alone: dict[str, list[float]] = {}
+    batch that is neither remains, and has no baseline. A record without steps has the batch of the others."""
+    alone, every = dict[str, list[float]](), dict[str, list[float]]()
     for one in records:
-        if one.point.workload.script and one.point.kind in ALONE and (found := _samples_of_step(one)):
-            alone.setdefault(one.point.workload.script, []).append(found)
+        if (script := one.point.workload.script) and (found := _samples_of_step(one)):
+            every.setdefault(script, []).append(found)
+            if one.point.kind in ALONE:
+                alone.setdefault(script, []).append(found)
+    bases = {script: median(alone.get(script, found)) for script, found in every.items()}
     return tuple(
-        _with_batch(one, alone.get(one.point.workload.script, ())) if one.point.workload.script else one
-        for one in records
+        _with_batch(one, bases.get(script)) if (script := one.point.workload.script) else one for one in records
     )
 
 
@@ -229,11 +231,11 @@ def _samples_of_step(record: PointRecord) -> float:
     return sum(window.samples for window in windows) / steps if steps else 0.0
 
 
-def _with_batch(record: PointRecord, alone: Sequence[float]) -> PointRecord:
+def _with_batch(record: PointRecord, base: float | None) -> PointRecord:
     point, own = record.point, _samples_of_step(record)
-    base = median(alone) if alone else own
+    own = own or (base or 0.0 if isinstance(record.outcome, Failed) else 0.0)
     rule: BatchRule = "weak"
-    if not own:
+    if base is None or not own:
         return replace(record, point=replace(point, workload=replace(point.workload, unit="steps")))
     if abs(own - base) <= ALIKE * base:
         own = base

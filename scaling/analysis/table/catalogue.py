@@ -176,7 +176,10 @@ def unclaimed(row: Row) -> str:
     if "SUPERLINEAR" in row.flags and row.efficiency:  # its rate is right
         return f"{row.efficiency.mean:.0%} means that its plain loop is too slow a base (SUPERLINEAR)"
     if row.speedup is None or row.efficiency is None:
-        return "it is the plain loop" if row.is_plain else "its plain loop is missing"
+        if row.is_plain:
+            return "it is the plain loop"
+        no_copy = "its copies on one device failed, or have other batches"
+        return no_copy if row.workload.script else "its plain loop is missing"
     return ""
 
 

@@ -374,6 +374,8 @@ def _no_baseline(point: Point, controls: Controls, count: int, measured: int) ->
     batch_size = point.reference.batch_size
     cause = controls.why_missing("solo", point, batch_size)
     why = f"failed: {cause}" if cause else "was not measured"
+    if point.workload.script and not cause:
+        why += ": a step on one device has other samples, neither as many (weak scaling) nor all ranks' (strong)"
     plain = controls.plain(point.strategy)
     yield f"no efficiency{_in(count, measured)}: the baseline {plain} at batch {batch_size} {why}"
 

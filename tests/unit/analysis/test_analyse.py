@@ -22,6 +22,7 @@ from scaling.records.events import Failed
 from scaling.records.host import Gpu
 from scaling.records.point import Hardware, Kind, Workload
 from scaling.records.run import Header, PointRecord
+from scaling.records.store import settled
 from tests.support.golden_rows import check_rows
 from tests.support.inline import Launch
 from tests.support.planted import Plan, run
@@ -398,6 +399,21 @@ def without_exchange(made: PointRecord, *by_rank: tuple[float, ...]) -> PointRec
     )
     point = replace(made.point, workload=replace(made.point.workload, script="train.py"))
     return replace(made, ranks=ranks, point=point)
+
+
+def test_an_efficiency_without_copies_names_why_they_failed_or_what_batch_they_lack() -> None:
+    both, other, lost = (
+        replace(one, point=replace(one.point, workload=replace(one.point.workload, script="train.py")))
+        for one in (
+            record(point("exchange", 2, batch_size=50), 0.2), record(point("solo", batch_size=64), 0.2),
+            failed(point("solo", batch_size=1)),
+        )
+    )  # fmt: skip
+    (of_failed,), (of_other,) = (
+        [row.footnotes for row in rows(settled([both, one])) if row.world_size == 2] for one in (lost, other)
+    )
+    assert any(note.endswith("at batch 50 failed: oom") for note in of_failed), of_failed
+    assert any("neither as many (weak scaling) nor all ranks' (strong)" in note for note in of_other), of_other
 
 
 def test_a_script_whose_ranks_are_late_in_turn_straggles() -> None:
