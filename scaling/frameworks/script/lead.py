@@ -159,7 +159,7 @@ def lead(task: Task, act: Callable[[], int]) -> int:
 def _lead(task: Task, given: command.Command, own: Path, start: Start) -> None:
     name, folder = given.target, Path.cwd()
     try:
-        _run(task, given, own / "out")
+        _run(task, given, own / "out", start.folder)
         failure = _early(name, "ended")
     except End:
         return
@@ -268,7 +268,7 @@ def _copy(source: Path, target: Path, left: list[int], own: Path) -> None:
 # ---------------------------------------------------------------- running the script
 
 
-def _run(task: Task, given: command.Command, out: Path) -> None:
+def _run(task: Task, given: command.Command, out: Path, source: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     exchanges = task.point.kind in EXCHANGING
     sizes = (task.point.world_size, task.local_world_size, len(set(task.hosts))) if exchanges else (1, 1, 1)
@@ -276,12 +276,15 @@ def _run(task: Task, given: command.Command, out: Path) -> None:
     arguments = given.filled(dict(zip(command.PLACEHOLDERS, (*sizes, *places, out), strict=True)))
     port = task.ports[1] if exchanges else task.rank_ports[task.rank]
     watch.install(BATON.park, sizes[0], port)
-    sys.path.insert(0, str(Path.cwd() if given.is_module else Path(given.target).absolute().parent))
-    sys.argv = [given.target, *arguments]
+    path = source / given.target
+    if path.is_relative_to(source):  # the copy, also of a script that is named by its whole path
+        path = Path.cwd() / path.relative_to(source)
+    sys.path.insert(0, str(Path.cwd() if given.is_module else path.parent))
+    sys.argv = [str(path) if Path(given.target).is_absolute() else given.target, *arguments]
     if given.is_module:
         runpy.run_module(given.target, run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(str(Path(given.target).absolute()), run_name="__main__")
+        runpy.run_path(str(path), run_name="__main__")
 
 
 def _early(name: str, how: str, said: str = "") -> ScriptError:

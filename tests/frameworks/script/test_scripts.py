@@ -215,8 +215,11 @@ def test_a_script_finds_what_stands_beside_its_folder(tmp_path: Path, monkeypatc
 
 
 def test_a_script_writes_into_a_copy_of_its_folder(tmp_path: Path) -> None:
-    source = f"import os, signal\nopen('written.txt', 'w').write('x')\nsignal.alarm(0)\n{scripts.LOOP}"
-    row_of(measured(tmp_path, source, **EXCHANGE))
+    source = (
+        "import os, signal\nopen('written.txt', 'w').write('x')\nsignal.alarm(0)\n"
+        f"open(os.path.join(os.path.dirname(__file__), 'log.txt'), 'w').write('x')\n{scripts.LOOP}"
+    )
+    row_of(measured(tmp_path, source, script=str(tmp_path / "train.py"), **EXCHANGE))
     assert sorted(one.name for one in tmp_path.iterdir()) == ["results", "train.py"]
     row_of(measured(tmp_path, source, in_place=True, **EXCHANGE))
     assert (tmp_path / "written.txt").exists()
