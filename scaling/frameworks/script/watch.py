@@ -388,12 +388,18 @@ def _loader(module: Any) -> None:
     _wrapped(module._BaseDataLoaderIter, "__next__", following)
 
 
-def collectives() -> int:
-    """Return the collectives of torch so far, by the sequence numbers of its process groups."""
+def collectives() -> int | None:
+    """Return the collectives of torch so far, by the sequence numbers of its process groups.
+
+    None if a backend does not count them, as MPI's.
+    """
     module = sys.modules.get("torch.distributed.distributed_c10d")
     groups = module._world.pg_map if module else ()
-    backends = (each._get_backend(device) for each in groups for device in each._device_types)
-    return sum(one._get_sequence_number_for_group() for one in backends)
+    try:
+        backends = [each._get_backend(device) for each in groups for device in each._device_types]
+        return sum(int(one._get_sequence_number_for_group()) for one in backends)
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _fully_sharded(module: Any) -> None:
@@ -410,7 +416,8 @@ def _rendezvous(module: Any) -> None:
     def stored(original: Any, host: str, port: int, *given: Any, **named: Any) -> Any:
         return original(host, SEEN.port or port, *given, **named)
 
-    _wrapped(module, "_create_c10d_store", stored)
+    if hasattr(module, "_create_c10d_store"):  # private: without it, a port of the script remains
+        _wrapped(module, "_create_c10d_store", stored)
 
 
 def _spawn(module: Any) -> None:

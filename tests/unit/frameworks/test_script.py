@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from scaling.errors import UsageError
-from scaling.frameworks.script import command
+from scaling.frameworks.script import command, watch
 from scaling.frameworks.script.watch import REPEATS, REPLACED, Cycle, Seen, first_tensor
 
 
@@ -194,3 +196,23 @@ def test_a_model_that_sees_a_batch_several_times_has_no_more_samples(in_forward:
 @pytest.mark.parametrize("batch", ["text", 3, None, [], {"a": Array()}])
 def test_a_batch_without_arrays_has_none(batch: Any) -> None:
     assert first_tensor(batch) is None
+
+
+class Backend:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def _get_sequence_number_for_group(self) -> int:
+        if self.number < 0:
+            raise RuntimeError("Backend mpi does not yet support sequence numbers.")
+        return self.number
+
+
+@pytest.mark.parametrize(("numbers", "known"), [((), 0), ((3,), 3), ((3, 4), 7), ((3, -1), None)])
+def test_collectives_are_counted_if_each_backend_counts_its_own(
+    numbers: Sequence[int], known: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [SimpleNamespace(_device_types=["cpu"], _get_backend=lambda _, at=at: Backend(at)) for at in numbers]
+    module = SimpleNamespace(_world=SimpleNamespace(pg_map=groups))
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", module)
+    assert watch.collectives() == known
