@@ -290,7 +290,7 @@ def _run(task: Task, given: command.Command, out: Path, source: Path) -> None:
 def _early(name: str, how: str, said: str = "") -> ScriptError:
     if said:
         return ScriptError(f"{name}: {how}: {said}")
-    if watch.SEEN.empty:
+    if watch.SEEN.empty and not watch.SEEN.gave:
         return ScriptError(f"{name}: {watch.NO_BATCH}")
     if steps := max(BATON.steps, watch.SEEN.events):
         return ScriptError(f"{name} {how} after {counted(steps, 'step')}: give it more epochs or steps")

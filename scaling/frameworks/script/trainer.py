@@ -184,7 +184,7 @@ class Script(Rank):
         """Whether gradients may be exchanged: by a collective in steps, or by a library that is not watched."""
         others = {"horovod", "deepspeed", "jax", "tensorflow"} & sys.modules.keys()
         now, first = collectives(), self._collectives
-        return self._is_alone or now is None or first is None or now > first or bool(others)
+        return self._is_alone or now is None or first is None or now != first or bool(others)
 
     def closing_notes(self) -> tuple[str, ...]:
         """Return what was seen up to the last step: pauses, faults."""

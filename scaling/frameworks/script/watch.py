@@ -106,6 +106,7 @@ class Seen:
         # Batches since the last event, by a mark on their iterator (identities are reused): samples, hash.
         self.read: dict[object, list[tuple[int, str]]] = {}
         self.reader = object()
+        self.gave = False  # a loader, any batch
         self.empty = 0  # loaders that ended, if none has given a batch
         self.first = (0, 0)  # samples by loaders and by forward passes at the first event
         self.told = 0
@@ -200,7 +201,7 @@ class Seen:
 
     def ended_empty(self) -> None:
         """Hear that a loader ended. Raises ScriptError if none ever gives a batch."""
-        self.empty += not (self.read or self.in_loaders or self.events)
+        self.empty += not self.gave
         if self.empty >= REPEATS:
             raise ScriptError(NO_BATCH)
 
@@ -377,7 +378,7 @@ def _loader(module: Any) -> None:
         except StopIteration:
             SEEN.ended_empty()
             raise
-        SEEN.waited_s += perf_counter() - begun_s
+        SEEN.waited_s, SEEN.gave = SEEN.waited_s + perf_counter() - begun_s, True
         SEEN.loader_workers = max(SEEN.loader_workers, loader._num_workers)
         # Evaluation reads its batches without gradients.
         if sys.modules["torch"].is_grad_enabled():

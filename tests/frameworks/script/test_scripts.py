@@ -88,6 +88,10 @@ WAYS = {
     "evaluates, and sees each batch twice": edited(
         ("4096", "320"),
         (
+            "done = 0",
+            "with torch.no_grad():\n    [list(DataLoader([torch.zeros(64)] * 8, 4)) for _ in range(4)]\ndone = 0",
+        ),
+        (
             "    for inputs, labels",
             "    for _ in DataLoader([torch.zeros(64)] * 512, 128):\n        pass\n    for inputs, labels",
         ),
