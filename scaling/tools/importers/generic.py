@@ -97,8 +97,8 @@ def of_form(form: Form) -> Grammar:
             return None
         if found is None or names_digit(form.rate + form.step) or said[0].get("loss", "") is not None:
             return None
-        number, factor, per = _parsed(found[1], form.unit)
-        start, end = (found.start(1) + place for place in number.span(1))
+        digits, factor, per = _parsed(found[1], form.unit)
+        start, end = (found.start(1) + place for place in digits.span(1))
         places = {"rate": slice(start, end), **({"step": slice(*at.span(1))} if at else {})}
         return places, ("rate", factor, per)
 
