@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scaling.records.run import ImportedBandwidth
 from scaling.tools.importers.lines import CUT, DAMAGED, LogLine
-from scaling.tools.importers.logs import APART, Found, Given, Refused, Skipped, Tool, world_size
+from scaling.tools.importers.logs import APART, Found, Given, Refused, Skipped, Tool, number, world_size
 
 # ---------------------------------------------------------------- number of devices
 # By the performance document of nccl-tests, busbw / algbw of an all-reduce is 2 (N - 1) / N: 1.75 is N = 8. It is
@@ -73,7 +73,9 @@ def _bandwidth(
     redop: object, in_place: bool, wrong: int | None,
 ) -> ImportedBandwidth:  # fmt: skip
     """A result; `times`: microseconds, algbw and busbw. Raises ValueError, TypeError."""
-    time_us, algbw, busbw = (float(str(value)) for value in times)
+    time_us, algbw, busbw = (number(str(value)) for value in times)
+    if not (time_us > 0 and 0 <= busbw <= 2.01 * algbw + 4 * _ROUNDING):  # busbw is twice algbw at most
+        raise ValueError
     return ImportedBandwidth(
         tool=tool, log="", collective=collective, world_size=devices, size_bytes=int(str(size_bytes)),
         dtype=str(dtype).strip(), redop=str(redop).strip().removeprefix("none"), in_place=in_place,
@@ -119,21 +121,18 @@ class _Log:
         self.found: dict[ImportedBandwidth, None] = {}  # without repeated tables
         self.audit = ""
 
-    def read(self, line: LogLine, skipped: Skipped) -> None:
-        text = line.text
+    def read(self, text: str) -> None:
+        """Read a line. Raises ValueError for a damaged row."""
+        self.collectives.update(name[1] for name in _NAME.finditer(text))
         if (rank := _RANK.search(text)) is not None:
             self.ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
             self.groups.add(rank[3] or "0")
         elif _SURE.search(text):
             self.columns, self.tables = _columns(text), self.tables + 1
         elif self.columns and _ROW.match(text):
-            made = list(_bandwidths(_tokens(text, self.columns), self.columns))
-            self.found.update(dict.fromkeys(made))
-            if not made:
-                skipped.add(line)
+            self.found.update(dict.fromkeys(_bandwidths(_tokens(text, self.columns), self.columns)))
         elif (failed := _FAILED.search(text)) is not None:
             self.audit = f"nccl-tests found wrong values: out of bounds {failed[1]}"
-        self.collectives.update(name[1] for name in _NAME.finditer(text))
 
     def devices(self) -> set[int]:
         """Ranks of the log. Raises Refused for bandwidths that are of no number of devices."""
@@ -156,7 +155,10 @@ class _Log:
 def _read(lines: Iterable[LogLine], given: Given) -> Found:
     skipped, log = Skipped(), _Log()
     for line in lines:
-        log.read(line, skipped)
+        try:
+            log.read(line.text)
+        except ValueError:
+            skipped.add(line)
     if log.tables > 1 and len(log.collectives) > 1:
         raise Refused(f"has tables of several collectives ({', '.join(sorted(log.collectives))}): split it")
     if log.tables > 1 and _apart(log.found) > 1 + APART:
@@ -195,25 +197,22 @@ def _tokens(text: str, columns: list[str]) -> list[str]:
 
 
 def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[ImportedBandwidth]:
-    """Empty if the columns do not match the header."""
+    """Raises ValueError if the columns do not match the header."""
     places, time = columns.count("time"), columns.index("time")
     width = (len(columns) - (columns[-1] == "timestamp") - time) // places
     left, right = tokens[: -places * width], tokens[-places * width :]
     if width < 3 or not 2 <= len(left) <= time or len(tokens) < places * width + 2:
-        return
+        raise ValueError
     groups = [right[place * width : (place + 1) * width] for place in range(places)]
     words = [one for one in left[2:] if not one.lstrip("-").isdigit()]
-    if not all(map(_is_whole, groups)) or not all(one.isdigit() for one in left[:2]):
-        return
+    values = [value for group in groups for value in group[:3]]
+    if not all(map(_NUMBER.fullmatch, values)) or CUT in "".join(right) or not "".join(left[:2]).isdigit():
+        raise ValueError
     for in_place, group in enumerate(groups):
         said = group[3] if width > 3 and columns[time + 3] == "wrong" else "N/A"
         wrong = int(min(float(said), 1e18)) if _NUMBER.fullmatch(said) else None  # may be 1.04858e+06
         dtype, redop = [*words, "", ""][:2]
         yield _bandwidth("nccl_tests", "", 0, left[0], group[:3], dtype, redop, bool(in_place), wrong)
-
-
-def _is_whole(group: Sequence[str]) -> bool:
-    return all(map(_NUMBER.fullmatch, group[:3])) and CUT not in "".join(group) and float(group[0]) > 0
 
 
 NCCL_TESTS = Tool("nccl_tests", ("busbw",), _SURE, _read)
@@ -252,12 +251,9 @@ def _of_rccl(one: dict[str, Any]) -> ImportedBandwidth:
     wrong = int(wrong_values) if wrong_values.isdigit() else None
     said = one["name"]
     name = _NAMES.get(said.lower().replace("_", "").removesuffix("perf"), said)
-    made = _bandwidth(
+    return _bandwidth(
         "rccl_tests", name, devices, one["size"], times, one["type"], one["redop"], bool(one["inPlace"]), wrong
     )
-    if not (made.time_s > 0 and made.algbw_gbytes_per_s > 0):
-        raise ValueError
-    return made
 
 
 RCCL_TESTS = Tool("rccl_tests", ('"busBw"',), re.compile(r'(?=.*"inPlace":\s*\d).*"busBw":\s*[\d.]'), _read_rccl)

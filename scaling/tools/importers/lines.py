@@ -24,7 +24,7 @@ BLOCK_BYTES = 1 << 20
 MOST_LINE_BYTES = 1 << 20
 CUT = "\u2026"
 # what reading a damaged object or line raises
-DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+DAMAGED = (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 # of the first block: with a larger share of control characters it is not text
 MOST_CONTROL = 0.02
 _ENDING = re.compile(rb"[\r\n]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,21 @@ def test_damage_invents_no_line(tmp_path: Path) -> None:
             assert set(told(path)) <= set(BUSBW)
         except UsageError:
             continue
+
+
+@pytest.mark.parametrize("busbw", ["9e999", "1e300", "2375.44", "-55.44"])
+def test_a_busbw_of_more_than_twice_its_algbw_is_not_read(busbw: str, tmp_path: Path) -> None:
+    assert told(written(tmp_path, TEXT.replace("55.44", busbw, 1))) == BUSBW[2:]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ranks", "1e999"), ("size", "NaN"), ("time", "0"), ("time", "1e999"), ("busBw", "1e9")]
+)
+def test_an_impossible_value_of_rccl_is_no_row(name: str, value: str, tmp_path: Path) -> None:
+    text = re.sub(rf'"{name}":[\d.]+', f'"{name}":{value}', (SAMPLES / "rccl_tests.json").read_text(), count=1)
+    path = tmp_path / "rccl.json"
+    path.write_text(text)
+    assert told(path) == [145.347168, 183.5008, 182.361043]
 
 
 # ---------------------------------------------------------------- devices by bandwidths, headers of one place
