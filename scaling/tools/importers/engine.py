@@ -331,17 +331,17 @@ class _Reading:
                 self.skipped.add(one)
 
     def _read(self, one: LogLine, shape: _Shape) -> bool:
-        spoke = self._match(one, shape.forms)
+        spoke = bool(shape.forms) and self._match(one, shape.forms)
         if shape.is_object and self.grammar.objects:
             try:
                 for said in self.grammar.objects(one, self.launch):
                     spoke |= self._add(one, said) if said.get("begins") else self.launch.add(one, said)
             except DAMAGED:
                 self.skipped.add(one)
-        if not spoke:
+        if shape.common and not spoke:
             self._match(one, shape.common)
-            if shape.is_counted:
-                self.launch.add(one, counts(one.text))
+        if shape.is_counted and not spoke:
+            self.launch.add(one, counts(one.text))
         return spoke
 
     def _match(self, one: LogLine, found: Iterable[_Match]) -> bool:

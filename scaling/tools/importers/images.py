@@ -185,9 +185,7 @@ def _windows(launch: Launch) -> Value:
 
 
 METRIC_LOGGER = Grammar(
-    name="metric_logger",
-    data="Epoch: [",
-    no_data="Total time", value=_windows,
+    name="metric_logger", data="Epoch: [", no_data="Total time", value=_windows,
     lines=(
         form(" eta: ", r"Epoch: \[<epoch>(?:/\d+)?\]\s+\[ *<step>/\d+\]\s+eta: .*?(?:\sloss: <loss> "
              r".*)?\btime: <seconds>\s+data: "),
@@ -202,11 +200,8 @@ METRIC_LOGGER = Grammar(
 
 MMENGINE = Grammar(
     name="mmengine", no_data="(val)",
-    value=lambda launch: of_steps(
-        launch,
-        1 / launch.steady("seconds", "window", by_epoch=True),
-        "the mean of a window; each epoch's first is left out",
-    ),
+    value=lambda launch: of_steps(launch, 1 / launch.steady("seconds", "window", by_epoch=True),
+                                  "the mean of a window; each epoch's first is left out"),
     lines=(
         form("data_time: ", r""
              r"(?:Epoch(?:\(train\))? +\[<epoch>\]|Iter(?:\(train\))? +)\[ *<step>/\d+\].*?\btime: "
@@ -221,7 +216,6 @@ MMENGINE = Grammar(
 
 # ---------------------------------------------------------------- Detectron2
 # `time` is the mean of all steps since the third.
-
 
 DETECTRON2 = Grammar(
     name="detectron2",

@@ -158,6 +158,7 @@ Kind = tuple[str, float, float]
 # the rank in a launcher's tag, and `<rank>` of a line
 Speaker = tuple[int | None, str | None]
 _NOBODY = (None, None)
+_NONE: NDArray[np.float64] = np.array([])
 
 
 class Launch:
@@ -170,13 +171,14 @@ class Launch:
         self.devices = 0
         self.facts: dict[str, dict[str, LogLine]] = defaultdict(dict)
         self.rates: dict[str, dict[Speaker, Rates]] = defaultdict(dict)
+        self.speakers: set[Speaker] = set()
         self.last: dict[str, str] = {}
         # the largest step of progress bars, by their length
         self.bars: dict[str, int] = {}
         self.failed = ""
         self.mixed = ""
         # the rates behind the value
-        self.used: NDArray[np.float64] = np.array([])
+        self.used = _NONE
         # what speakers said that begins a launch
         self.opened: set[tuple[Speaker, str]] = set()
 
@@ -208,8 +210,12 @@ class Launch:
         if not 0 < rate < MOST_RATE:
             return False
         speaker, of_name = (line.rank, values.get("rank")), self.rates[name]
-        rates = of_name.get(speaker) or of_name.setdefault(speaker, Rates())
-        place = _place(values.get("epoch"), values.get("step"))
+        if (rates := of_name.get(speaker)) is None:
+            rates = of_name[speaker] = Rates()
+            self.speakers.add(speaker)
+        place, epoch, step = None, values.get("epoch"), values.get("step")
+        if epoch is not None or step is not None:
+            place = min(_whole(epoch or 0), _MOST) * SHIFT + _whole(step or 0) % SHIFT
         if not rates.add(place, rate) and place is not None and not self.mixed:
             where = f"step {place % SHIFT}" + (f" of epoch {place // SHIFT}" if place >= SHIFT else "")
             self.mixed = (
@@ -237,24 +243,20 @@ class Launch:
         one.rates.frombytes(rates.tobytes())
         one.last = int(places[-1])
         self.rates[name][rank, None] = one
+        self.speakers.add((rank, None))
         return True
 
     def spoke(self, speaker: Speaker) -> bool:
         """True if this speaker, or one without a rank, has said a rate."""
-        speakers = self.speakers
-        return speaker in speakers or _NOBODY in speakers or (speaker == _NOBODY and bool(speakers))
-
-    @property
-    def speakers(self) -> set[Speaker]:
-        return {speaker for speakers in self.rates.values() for speaker in speakers}
+        return bool(self.speakers & {speaker, _NOBODY} or (speaker == _NOBODY and self.speakers))
 
     @property
     def content(self) -> tuple[object, ...]:
         """Equal for two launches that say the same."""
-        facts = tuple((name, *said) for name, said in self.facts.items())
+        facts = [(name, *said) for name, said in self.facts.items()]
         each = [one for of_name in self.rates.values() for one in of_name.values()]
-        rates = tuple((one.rates.tobytes(), one.places.tobytes()) for one in each)
-        return facts, rates, self.failed, self.mixed, *self.last.values(), *self.bars.items()
+        rates = [(one.rates.tobytes(), one.places.tobytes()) for one in each]
+        return *facts, *rates, self.failed, self.mixed, *self.last.values(), *self.bars.items()
 
     def trace(self) -> list[Trace]:
         """The first rates of one speaker, of the metric that is said most often."""
@@ -313,17 +315,8 @@ class Launch:
         return float(np.median(of_each))
 
 
-def _place(epoch: Any, step: Any) -> int | None:
-    if epoch is None and step is None:
-        return None
-    return min(_whole(epoch or 0), _MOST) * SHIFT + _whole(step or 0) % SHIFT
-
-
 def _whole(value: int | str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        return int(str(value).replace(",", ""))
+    return int(value.replace(",", "") if isinstance(value, str) else value)
 
 
 class Unfinished(Refused):

@@ -7,7 +7,8 @@ The batch of a device is that of a data-parallel rank: devices that share a spli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -127,37 +128,48 @@ _CHECKED = re.compile(r"global step [\d,]+: '[^']*val[^']*' (?:reached|was not i
 _LAST_STATE = re.compile(r" (\d+)/\1 \[.*[ ,]val(?:id(?:ation)?)?[_/]\w+=")
 
 
+@lru_cache(maxsize=1024)
+def _found(shape: bytes) -> tuple[slice | None, Sequence[slice], bool]:
+    """Where lines of a shape have their epoch, and their bar's epoch, count, rate and unit; if they validate."""
+    if "Sanity Checking" in (text := shape.decode()):
+        return None, (), False
+    trains, bar = _TRAINS.search(text), _BAR.search(text)
+    places = [slice(*bar.span(group)) for group in range(1, 5)] if bar else []
+    return trains and slice(*trains.span(1)), places, _VALIDATES.search(text) is not None
+
+
 def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
-    text = line.text
-    if ("it/s" not in text and "s/it" not in text) or "Sanity Checking" in text:
-        return
-    if (trains := _TRAINS.search(text)) is not None:
-        epoch = trains[1] or "0"
-        is_late = ("_epoch" not in launch.last and "_validating" in launch.last) or _LAST_STATE.search(text)
-        if is_late and "?it/s" not in text and epoch not in launch.facts["shown"]:
-            yield {"validated": epoch}
-        yield {"_epoch": epoch, "shown": epoch}
-        if "val" in text and _CHECKED.search(text) is not None:
-            yield {"validated": epoch, "_done": ""}
-        if (bar := _BAR.search(text)) is not None:
-            yield from _bar(bar, launch)
+    text, last = line.text, launch.last
+    trains, bar, validates = _found(line.shape)
+    if trains is not None:
+        epoch = text[trains] or "0"
+        if epoch != last.get("_epoch") or "val" in text:
+            is_late = ("_epoch" not in last and "_validating" in last) or _LAST_STATE.search(text)
+            is_new = "?it/s" not in text and epoch not in launch.texts("shown")
+            is_checked = _CHECKED.search(text) is not None
+            validated = epoch if (is_late and is_new) or is_checked else None
+            yield {"validated": validated, "_epoch": epoch, "shown": epoch, "_done": "" if is_checked else None}
+        if bar:
+            yield from _bar(text, bar, launch)
         elif "?it/s" not in text and "?s/it" not in text:
             raise ValueError
-    elif _VALIDATES.search(text):
-        yield {"validated": launch.last.get("_epoch"), "_validating": "yes", "_done": ""}
+    elif validates:
+        yield {"validated": last.get("_epoch"), "_validating": "yes", "_done": ""}
 
 
-def _bar(bar: re.Match[str], launch: Launch) -> Iterator[Mapping[str, Any]]:
+def _bar(text: str, bar: Sequence[slice], launch: Launch) -> Iterator[Mapping[str, Any]]:
     """A count that is drawn again has the seconds of a validation."""
-    epoch, done, value = bar[1] or "0", int(bar[2]), float(bar[3])
-    if not done or not value or launch.last.get("_done") == f"{epoch} {done}":
+    epoch, done, value, last = text[bar[0]] or "0", text[bar[1]], float(text[bar[2]]), launch.last
+    drawn = f"{epoch} {int(done)}"
+    if not value or last.get("_done") == drawn or not int(done):
         return
     # an earlier epoch is of another training, whose epochs were not validated yet
-    is_back = int(epoch) < int(launch.last.get("_last", "0"))
-    yield {"_last": epoch, "_back": "yes" if is_back else None}
-    if epoch not in launch.facts["validated"] or "_back" in launch.last:
-        rate = value if bar[4] == "it/s" else 1 / value
-        yield {"epoch": epoch, "step": bar[2], "bar_rate": rate, "_done": f"{epoch} {done}"}
+    is_back = int(epoch) < int(last.get("_last", "0")) or "_back" in last
+    said: dict[str, Any] = {"_last": epoch, "_back": "yes" if is_back else None}
+    if is_back or epoch not in launch.facts["validated"]:
+        rate = value if text[bar[3]] == "it/s" else 1 / value
+        said |= {"epoch": epoch, "step": done, "bar_rate": rate, "_done": drawn}
+    yield said
 
 
 LIGHTNING = Grammar(
