@@ -36,22 +36,26 @@ def grown(name: str, size: int, folder: Path) -> Path:
     return path
 
 
-# a step of a sample, for logs with rising steps
+# where a line with a rate has its step, for logs with rising steps
 STEPS = {
-    "torchtitan.log": r"(?<=step: )10",
+    "horovod_n1.log": r"(?<=Iter #)\d+",
+    "lightning_bar.log": r"(?<=\| )\d+(?=/18)",
+    "tf_cnn_2.log": r"^\d+(?=\timages/sec)",
+    "torchtitan.log": r"(?<=step: )\d+",
 }
 
 
 def risen(name: str, size: int, folder: Path) -> Path:
-    """A log of at least so many bytes whose steps never repeat."""
+    """A log of at least so many bytes: one launch whose steps never repeat."""
     lines = (SAMPLES / name).read_text().splitlines(keepends=True)
-    place, line = next(found for found in enumerate(lines) if re.search(STEPS[name], found[1]))
-    before, after = re.split(STEPS[name], line, maxsplit=1)
+    place = max(place for place, line in enumerate(lines) if re.search(STEPS[name], line))
+    before, after = re.split(STEPS[name], lines[place], maxsplit=1)
     path = folder / f"{name}+"
     with path.open("w") as file:
         file.writelines(lines[:place])
-        for step in range(100, 100 + size // len(line)):
+        for step in range(100, 100 + size // len(lines[place])):
             file.write(f"{before}{step}{after}")
+        file.writelines(lines[place + 1 :])
     return path
 
 

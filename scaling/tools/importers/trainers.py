@@ -150,26 +150,26 @@ def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
             validated = epoch if (is_late and is_new) or is_checked else None
             yield {"validated": validated, "_epoch": epoch, "shown": epoch, "_done": "" if is_checked else None}
         if bar:
-            yield from _bar(text, bar, launch)
+            yield _bar(text, bar, launch)
         elif "?it/s" not in text and "?s/it" not in text:
             raise ValueError
     elif validates:
         yield {"validated": last.get("_epoch"), "_validating": "yes", "_done": ""}
 
 
-def _bar(text: str, bar: Sequence[slice], launch: Launch) -> Iterator[Mapping[str, Any]]:
+def _bar(text: str, bar: Sequence[slice], launch: Launch) -> Mapping[str, Any]:
     """A count that is drawn again has the seconds of a validation."""
     epoch, done, value, last = text[bar[0]] or "0", text[bar[1]], float(text[bar[2]]), launch.last
     drawn = f"{epoch} {int(done)}"
     if not value or last.get("_done") == drawn or not int(done):
-        return
+        return {}
     # an earlier epoch is of another training, whose epochs were not validated yet
     is_back = int(epoch) < int(last.get("_last", "0")) or "_back" in last
-    said: dict[str, Any] = {"_last": epoch, "_back": "yes" if is_back else None}
-    if is_back or epoch not in launch.facts["validated"]:
-        rate = value if text[bar[3]] == "it/s" else 1 / value
-        said |= {"epoch": epoch, "step": done, "bar_rate": rate, "_done": drawn}
-    yield said
+    where = {"_last": epoch, "_back": "yes"} if is_back else {"_last": epoch}
+    if not is_back and epoch in launch.facts["validated"]:
+        return where
+    rate = value if text[bar[3]] == "it/s" else 1 / value
+    return {**where, "epoch": epoch, "step": done, "bar_rate": rate, "_done": drawn}
 
 
 LIGHTNING = Grammar(
