@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from typing import NamedTuple
 
 from scaling.errors import UsageError
@@ -24,10 +25,11 @@ from scaling.records.point import EXCHANGING, Point
 from scaling.records.task import Task
 
 FRAMEWORK = "script"
-# Launchers, with their options that take no value. All others take one, if it is not written with `=`.
+# Launchers, with their options that take no value. All others take one, if it is not written with `=`. Those of
+# Python take none, but for VALUES.
 LAUNCHERS: Mapping[str, frozenset[str]] = {
-    "python": frozenset({"-u", "-O", "-OO", "-B", "-E", "-I", "-s", "-S", "-v", "-b", "-q"}),
-    "torchrun": frozenset({"--standalone", "--no-python", "--run-path", "--virtual-local-rank"}),
+    "python": frozenset(),
+    "torchrun": frozenset({"--standalone", "--no-python", "--run-path", "--virtual-local-rank", "--use-env"}),
     "accelerate": frozenset(
         {
             "-q", "--quiet", "--multi-gpu", "--cpu", "--tpu", "--use-deepspeed", "--use-fsdp", "--same-network",
@@ -43,6 +45,7 @@ MODULES = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
+VALUES = ("-W", "-X")
 # Options of launchers that change what a rank runs, and cannot be dropped.
 MODULE_FLAGS = ("-m", "--module")
 REFUSED = ("--no-python", "--run-path")
@@ -105,6 +108,8 @@ def read(words: Sequence[str]) -> Command:
     is_module = rest[0] in MODULE_FLAGS
     target, *arguments = rest[is_module:]
     notes = (f"{', '.join(dropped)} dropped: scaling starts the ranks",) if any(dropped) else ()
+    if any(one.startswith("accelerate launch -") for one in dropped):
+        notes += ("accelerate's settings are variables, such as ACCELERATE_MIXED_PRECISION=bf16",)
     return Command(target, is_module, tuple(arguments), notes)
 
 
@@ -114,9 +119,13 @@ def _launcher(word: str) -> str:
         return name
     if word in MODULE_FLAGS or Path(word).suffix == ".py" or Path(word).exists():
         return ""
+    if "=" in word:
+        raise UsageError(f"-- {word}: variables stand in front of scaling: {word} scaling run -- train.py ARGS")
+    place = which(word)
+    own = f", or, if {word} is a training in Python, -- {place} ARGS" if place else ""
     raise UsageError(
         f"-- {word}: neither a Python script nor a known launcher ({', '.join(LAUNCHERS)}); write the "
-        "script itself, -- train.py ARGS, or -- -m MODULE ARGS"
+        f"script itself, -- train.py ARGS, or -- -m MODULE ARGS{own}"
     )
 
 
@@ -129,14 +138,16 @@ def _without(launcher: str, words: list[str]) -> list[str]:
         rest = rest[1:]
     while rest and rest[0].startswith("-"):
         option, equals, _ = rest[0].replace("_", "-").partition("=")
+        if launcher == "python" and (module := re.fullmatch(r"-[A-VY-Za-z]*?m(.*)", rest[0])):
+            return _of_module(launcher, ["-m", *filter(None, [module[1]]), *rest[1:]])
         if option in REFUSED:
             raise UsageError(f"-- {launcher} {rest[0]}: only Python scripts are measured; leave it out")
         if option in MODULE_FLAGS:
             return _of_module(launcher, ["-m", *rest[1:]])
         if option == "-c":
             raise UsageError("-- python -c: write the code into a file, and -- FILE")
-        takes_value = not equals and option not in LAUNCHERS[launcher] and launcher != "python"
-        rest = rest[2:] if takes_value else rest[1:]
+        takes_value = option in VALUES if launcher == "python" else option not in LAUNCHERS[launcher]
+        rest = rest[2:] if takes_value and not equals else rest[1:]
     return rest
 
 
@@ -147,6 +158,8 @@ def _of_module(launcher: str, rest: list[str]) -> list[str]:
 
 def _check(target: str) -> None:
     path = Path(target)
+    if path.suffix == ".ipynb":
+        raise UsageError(f"-- {target}: a notebook; make a script of it: jupyter nbconvert --to script {target}")
     try:
         source = path.read_bytes()
         compile(source, target, "exec", dont_inherit=True)
@@ -155,6 +168,9 @@ def _check(target: str) -> None:
     except OSError as error:
         raise UsageError(f"-- {target}: {error.strerror}; paths are relative to {Path.cwd()}") from None
     except SyntaxError as error:
+        line = source.partition(b"\n")[0].decode(errors="replace")
+        if path.suffix == ".sh" or (line.startswith("#!") and "python" not in line):
+            raise UsageError(f"-- {target}: no Python; write the command that it starts, -- train.py ARGS") from None
         raise UsageError(f"{target}:{error.lineno}: SyntaxError: {error.msg}") from None
     except ValueError as error:
         raise UsageError(f"-- {target}: not a Python script: {error}") from None

@@ -29,6 +29,10 @@ from scaling.frameworks.script.watch import REPEATS, REPLACED, Cycle, Seen, firs
         ("accelerate launch --multi_gpu --num_processes 2 train.py", "train.py", False, (), "accelerate launch"),
         ("deepspeed --num_gpus=4 train.py --deepspeed c.json", "train.py", False, ("--deepspeed", "c.json"), "d"),
         ("torchrun --nproc-per-node 2 -m package.train --x", "package.train", True, ("--x",), "torchrun"),
+        ("python -W ignore -X dev train.py", "train.py", False, (), "python -W ignore -X dev"),
+        ("python -mpackage.train --x", "package.train", True, ("--x",), ""),
+        ("python -um package.train --x", "package.train", True, ("--x",), "python"),
+        ("python -m torch.distributed.launch --use_env train.py", "train.py", False, (), "--use_env"),
     ],
 )  # fmt: skip
 def test_a_launcher_in_front_is_dropped(
@@ -48,6 +52,8 @@ def test_a_launcher_in_front_is_dropped(
         ("python -c pass", "-- python -c: write the code into a file"),
         ("accelerate test", "-- accelerate test: only accelerate launch starts a training"),
         ("torchrun --no-python train", "only Python scripts are measured"),
+        ("A=1 python train.py", "variables stand in front of scaling: A=1 scaling run"),
+        ("pytest", "if pytest is a training in Python, -- /.*/pytest ARGS"),
     ],
 )
 def test_what_is_no_script_is_refused_with_what_to_do(words: str, said: str) -> None:
@@ -64,6 +70,17 @@ def test_a_script_is_read_before_anything_starts(tmp_path: Path, monkeypatch: py
         command.parsed("lost.py")
     with pytest.raises(UsageError, match="a folder; name its script"):
         command.parsed(".")
+    (tmp_path / "run").write_text("#!/bin/sh\nexec python train.py\n")
+    with pytest.raises(UsageError, match="-- run: no Python; write the command that it starts"):
+        command.parsed("run")
+    (tmp_path / "train.ipynb").write_text("{}")
+    with pytest.raises(UsageError, match="a notebook; make a script of it"):
+        command.parsed("train.ipynb")
+
+
+def test_settings_of_accelerate_are_named_as_variables() -> None:
+    found = command.read("accelerate launch --mixed_precision bf16 train.py".split())
+    assert "ACCELERATE_MIXED_PRECISION=bf16" in found.notes[1]
 
 
 def test_placeholders_are_replaced_and_other_braces_are_left() -> None:
