@@ -14,8 +14,8 @@ from scaling.text import counted
 
 # Notes of one line of a table.
 MOST_NOTES = 4
-# Characters of a note, without the place of a failure. A note is cut after `LEAST` or more of them.
-MOST, LEAST = 110, 40
+# Characters of a note, and of a failure without its place. A longer one is cut after `LEAST` or more of them.
+MOST, MOST_OF_FAILURE, LEAST = 110, 240, 40
 _LOAD = re.compile(rf"(?:its [a-z ]+ controls?: )?({FOREIGN_LOAD}|{SLOWER_CORES})\b")
 # `rank 3 on node2 (CPU 3)`, `log: logs/a.log`, `N=4`, `n4`, `round 2`: names of places, not sizes.
 _PLACE = r"\brank \d+(?: on [^\s,;:()]+)?(?: \([CG]PUs? [^)]*\))?|\blog: [^\s)]+|\bN ?= ?\d+|\bn\d+\b|\bround \d+"
@@ -96,10 +96,11 @@ def shortened(text: str) -> str:
     found = _END.search(text)
     end = re.sub(r"log: \S*/(?=logs/)", "log: ", found[0]) if found else ""
     head = text.removesuffix(found[0]) if found else text
-    if len(head) <= MOST:
+    most = MOST_OF_FAILURE if found else MOST
+    if len(head) <= most:
         return head + end
-    cuts = [(mark[0], mark.start()) for mark in re.finditer(r"[.;:,](?= )", head[:MOST])]
+    cuts = [(mark[0], mark.start()) for mark in re.finditer(r"[.;:,](?= )", head[:most])]
     cuts = [(sign, at) for sign, at in cuts if at >= LEAST and head[:at].count("(") == head[:at].count(")")]
     of_clauses = [at for sign, at in cuts if sign != ","] or [at for _, at in cuts]
-    cut = head[: of_clauses[-1]] if of_clauses else shorten(head, MOST, placeholder="")
+    cut = head[: of_clauses[-1]] if of_clauses else shorten(head, most, placeholder="")
     return f"{cut} …{end}"

@@ -29,6 +29,7 @@ import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
+from scaling.errors import ScalingError
 from scaling.frameworks import feeding
 from scaling.frameworks.abilities import of_trainer
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule, typed
@@ -68,7 +69,7 @@ WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("oom", (
         ("out of memory",), ("out_of_memory",), ("bad_alloc",), ("not enough memory",), ("allocate memory",),
         ("oom when allocating",), ("unable to allocate",), ("failed to allocate",), ("_alloc_failed",),
-        ("host_allocation_failed",),
+        ("host_allocation_failed",), ("memoryerror",),
         # Libraries that do not say that their own memory is what is missing.
         ("cudnn_status_not_initialized",), ("cublas_status_not_initialized",), ("unable to find an engine",),
         ("unable to find a valid cudnn algorithm",), ("failed to cuda calloc",), ("failed to bind", "multicast"),
@@ -117,8 +118,10 @@ def may_follow(error: BaseException) -> bool:
 
 
 def message_of(error: BaseException, limit: int = 500) -> str:
-    """Return the exception's type and the line that says what happened, with NCCL's last error. A longer text is
-    cut between words."""
+    """Return the exception's type and the line that says what happened, with NCCL's last error. A message for
+    users stands alone. A longer text is cut between words."""
+    if isinstance(error, ScalingError):
+        return str(error)
     name, lines = type(error).__name__, [line for line in str(error).splitlines() if line.strip()]
     text = f"{name}: {_telling(lines).removeprefix(f'{name}: ')}" if lines else name
     stripped = [line.strip() for line in lines]

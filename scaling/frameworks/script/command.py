@@ -107,9 +107,9 @@ def read(words: Sequence[str]) -> Command:
         raise UsageError("--: no script follows; write for example -- train.py --batch-size 32")
     is_module = rest[0] in MODULE_FLAGS
     target, *arguments = rest[is_module:]
-    notes = (f"{', '.join(dropped)} dropped: scaling starts the ranks",) if any(dropped) else ()
+    notes: tuple[str, ...] = (f"{', '.join(dropped)} dropped: scaling starts the ranks",) if any(dropped) else ()
     if any(one.startswith("accelerate launch -") for one in dropped):
-        notes += ("accelerate's settings are variables, such as ACCELERATE_MIXED_PRECISION=bf16",)
+        notes = (*notes, "accelerate's settings are variables, such as ACCELERATE_MIXED_PRECISION=bf16")
     return Command(target, is_module, tuple(arguments), notes)
 
 
@@ -170,7 +170,7 @@ def _check(target: str) -> None:
     except SyntaxError as error:
         line = source.partition(b"\n")[0].decode(errors="replace")
         if path.suffix == ".sh" or (line.startswith("#!") and "python" not in line):
-            raise UsageError(f"-- {target}: no Python; write the command that it starts, -- train.py ARGS") from None
+            raise UsageError(f"-- {target}: no Python; write the command that it starts") from None
         raise UsageError(f"{target}:{error.lineno}: SyntaxError: {error.msg}") from None
     except ValueError as error:
         raise UsageError(f"-- {target}: not a Python script: {error}") from None
@@ -247,17 +247,38 @@ def torchrun(task: Task, *, alone: bool = False) -> dict[str, str]:
     }
 
 
-def _cluster(task: Task) -> dict[str, str]:
-    workers = [f"{address}:{port}" for address, port in zip(task.addresses, task.rank_ports, strict=True)]
-    where = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank}}
+def alone(task: Task) -> dict[str, str]:
+    """Return what a script needs that does not run without its launcher's variables: those of one rank."""
+    return {**torchrun(task, alone=True), **_cluster(task, slice(task.rank, task.rank + 1))}
+
+
+def _cluster(task: Task, ranks: slice = slice(None)) -> dict[str, str]:
+    workers = [f"{address}:{port}" for address, port in zip(task.addresses, task.rank_ports, strict=True)][ranks]
+    where = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank - (ranks.start or 0)}}
     return {"TF_CONFIG": json.dumps(where)}
 
 
 def _mentions(task: Task) -> set[str]:
-    """Return the libraries with a rendezvous of their own that the script names."""
+    """Return the libraries with a rendezvous of their own that the script names, or a file that it imports."""
     given = read(shlex.split(task.point.workload.script))
-    source = ""
-    if not given.is_module:
-        with suppress(OSError):
-            source = Path(given.target).read_text(errors="replace")
+    of_module = [_file(given.target), _file(f"{given.target}.__main__")]
+    paths = of_module if given.is_module else [Path(given.target)]
+    near = paths[0].parent
+    source = "".join(map(_text, paths))
+    for name in dict.fromkeys(_IMPORT.findall(source)):
+        is_absolute = given.is_module and not name.startswith(".")
+        source += _text((Path() if is_absolute else near) / _file(name.strip(".")))
     return {name for name in ("horovod", "tensorflow", "keras") if name in source}
+
+
+_IMPORT = re.compile(r"^\s*(?:from|import) +([\w.]+)", re.MULTILINE)
+
+
+def _file(module: str) -> Path:
+    return Path(f"{module.replace('.', '/')}.py")
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""

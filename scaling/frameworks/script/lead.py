@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -157,7 +158,8 @@ def lead(task: Task, act: Callable[[], int]) -> int:
 
 
 def _lead(task: Task, given: command.Command, own: Path, start: Start) -> None:
-    name, folder = given.target, Path.cwd()
+    name, folder, end = given.target, Path.cwd(), os._exit
+    os._exit = partial(_hard, end, os.getpid())
     try:
         _run(task, given, own / "out", start.folder)
         failure = _early(name, "ended")
@@ -169,9 +171,18 @@ def _lead(task: Task, given: command.Command, own: Path, start: Start) -> None:
     except BaseException as error:
         traceback.print_exc()
         failure = ScriptError(_where(error, folder, name))
+    finally:
+        os._exit = end
     if not BATON.steps and task.point.kind not in EXCHANGING and not os.environ.get(ALONE):
         _again(task, start)
     BATON.fail(failure)
+
+
+def _hard(end: Callable[[int], NoReturn], process: int, status: int) -> NoReturn:
+    """End the script's main thread by an exception, which is reported; end other threads' and forks' process."""
+    if os.getpid() == process and threading.current_thread() is threading.main_thread():
+        raise SystemExit(status)
+    end(status)
 
 
 def _again(task: Task, start: Start) -> NoReturn:
@@ -194,7 +205,7 @@ def _prepared(task: Task) -> Path:
             del os.environ[name]
     if not exchanges:
         if os.environ.get(ALONE):
-            os.environ.update(command.torchrun(task, alone=True))
+            os.environ.update(command.alone(task))
         _show_own_gpu(task)
     for name, value in command.OFFLINE.items():
         os.environ.setdefault(name, value)
@@ -317,8 +328,10 @@ def _where(error: BaseException, folder: Path, name: str) -> str:
     if isinstance(error, ScriptError):
         text = str(error)
     else:
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        lines, name_of = [line.strip() for line in str(error).splitlines() if line.strip()], type(error).__name__
+        # An error in a function of TensorFlow begins with a heading and ends with what was raised.
+        first = lines[-1 if lines[0] == "in user code:" else 0].removeprefix(f"{name_of}: ") if lines else ""
+        text = f"{name_of}: {first}" if first else name_of
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown(error.filename, folder)}:{error.lineno}: {text}"
     own = [one for one in traceback.extract_tb(error.__traceback__) if is_own(one.filename)]
@@ -328,7 +341,7 @@ def _where(error: BaseException, folder: Path, name: str) -> str:
 def is_own(file: str) -> bool:
     """Return whether a file is the user's: no library, none of this package or of Python."""
     is_library = any(f"/{name}/" in file for name in ("site-packages", "dist-packages", f"lib/python{_VERSION}"))
-    return not (is_library or file.startswith(("<", PACKAGE)))
+    return not (is_library or file.startswith(("<", PACKAGE)) or "__autograph_generated_file" in file)
 
 
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -20,6 +20,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import scaling
+from scaling.errors import ScalingError
 
 # A script that reads no more batches than this is not judged by their hashes.
 HASHED = 2
@@ -34,7 +35,7 @@ REPLACED = 256
 NO_BATCH = "its DataLoader gives this rank no batch: too few samples for so many ranks, with drop_last"
 
 
-class ScriptError(Exception):
+class ScriptError(ScalingError):
     """The script failed, ended early, or makes no steps. The message begins with its file and line."""
 
 

@@ -190,7 +190,7 @@ BAD = {
         "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n",
         "train.py:2: starts processes of its own",
     ),
-    "exits hard": ("import os\nos._exit(0)\n", "exited 0 without a result"),
+    "exits hard": ("import os\nos._exit(0)\n", "train.py called exit(0) without a training step that was seen"),
 }
 
 

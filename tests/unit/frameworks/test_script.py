@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -10,10 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.frameworks.script import command, watch
+from scaling.frameworks.script import command, lead, watch
 from scaling.frameworks.script.watch import REPEATS, REPLACED, Cycle, Seen, first_tensor
+from scaling.records.task import Task
+from tests.support.points import TASK, make_point, placed
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_a_script_is_read_before_anything_starts(tmp_path: Path, monkeypatch: py
 
 
 def test_settings_of_accelerate_are_named_as_variables() -> None:
-    found = command.read("accelerate launch --mixed_precision bf16 train.py".split())
+    found = command.read(["accelerate", "launch", "--mixed_precision", "bf16", "train.py"])
     assert "ACCELERATE_MIXED_PRECISION=bf16" in found.notes[1]
 
 
@@ -91,6 +95,47 @@ def test_placeholders_are_replaced_and_other_braces_are_left() -> None:
 def test_a_label_fits_into_a_strategys_name() -> None:
     assert command.plain_name("my train@2.py") == "my-train-2.py"
     assert command.read(["folder/train.py"]).label == "train.py"
+
+
+# ---------------------------------------------------------------- environment
+
+
+def task(folder: Path, script: str) -> Task:
+    point = make_point(strategy="script:train", kind="exchange", world_size=2, model="script", data="own",
+                       device="cpu", batch_rule="weak", batch_size=1, round=0, script=script)  # fmt: skip
+    given = replace(
+        TASK, point=point, rank=1, hosts=("node1",) * 2, rank_ports=(11, 12), ports=(1, 2), log=str(folder)
+    )
+    return placed(given, ["10.0.0.1", "10.0.0.2"], "eth0")
+
+
+@pytest.mark.parametrize("script", ["train.py", "-m train", "main.py", "-m folder.main", "-m folder"])
+def test_a_library_is_named_by_the_script_or_by_a_file_that_it_imports(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "train.py").write_text("import horovod.torch as hvd\nimport tensorflow\n")
+    (tmp_path / "main.py").write_text("def main():\n    from train import fit\n")
+    (tmp_path / "folder" / "train.py").write_text("import horovod.torch, tensorflow\n")
+    (tmp_path / "folder" / "main.py").write_text("from .train import fit\n")
+    (tmp_path / "folder" / "__main__.py").write_text("from folder.train import fit\n")
+    given = task(tmp_path, script)
+    assert [one.name for one in command.Script().helpers(given)] == ["rendezvous"]
+    assert "TF_CONFIG" in command.Script().environ(given, {"address": "10.0.0.1", "port": "1"})
+
+
+def test_a_script_that_needs_its_launchers_variables_is_a_cluster_of_one(tmp_path: Path) -> None:
+    found = command.alone(task(tmp_path, "train.py"))
+    where = {"cluster": {"worker": ["10.0.0.2:12"]}, "task": {"type": "worker", "index": 0}}
+    assert json.loads(found["TF_CONFIG"]) == where
+    assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_PORT"]) == ("0", "1", "12")
+
+
+def test_an_error_in_a_function_of_tensorflow_is_told_by_what_was_raised(tmp_path: Path) -> None:
+    said = 'in user code:\n\n    File "train.py", line 3, in step  *\n        x.y()\n\n    ValueError: no y\n'
+    assert lead._where(ValueError(said), tmp_path, "train.py") == "train.py: ValueError: no y"
+    assert not lead.is_own("/tmp/__autograph_generated_filecq1.py")
 
 
 # ---------------------------------------------------------------- steps

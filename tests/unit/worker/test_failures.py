@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from scaling.frameworks.feeding import FeedError
+from scaling.frameworks.script.watch import ScriptError
 from scaling.worker.loop import NanLoss
 from scaling.worker.run_task import cause_of, event_of, message_of
 
@@ -149,6 +150,11 @@ def test_a_long_message_is_cut_between_words() -> None:
     assert told == f"RuntimeError: CUDA out of memory. See {url} and …"
     assert message_of(RuntimeError("x" * 99), limit=50) == f"RuntimeError: {'x' * 35}…"
     assert len(message_of(ValueError("x" * 10_000))) == 500
+
+
+def test_a_message_for_users_stands_alone() -> None:
+    error = ScriptError("train.py:2: MemoryError")
+    assert (message_of(error), cause_of(error)) == ("train.py:2: MemoryError", "oom")
 
 
 def test_nccl_s_last_error_is_told() -> None:
