@@ -170,3 +170,18 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+# Lines that do not say what happened: headings, and frames of Python, TensorFlow (`[[`) and MXNet (`[bt]`).
+FRAME = 'File "'
+HEADING = re.compile(rf"\s*({FRAME}|\[bt\]|\[\[|\d+ root error|.*:$)")
+
+
+def telling(lines: Sequence[str]) -> str:
+    """Return the first line that is no heading, frame, or source line indented below one; else the first."""
+    for before, line in zip(["", *lines], lines, strict=False):
+        below, above = (len(one) - len(one.lstrip()) for one in (line, before))
+        is_source = before.lstrip().startswith(FRAME) and below > above
+        if not is_source and not HEADING.match(line):
+            return line.strip()
+    return lines[0].strip()

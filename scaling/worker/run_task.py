@@ -11,7 +11,6 @@ import faulthandler
 import mmap
 import os
 import queue
-import re
 import signal
 import sys
 import threading
@@ -38,7 +37,7 @@ from scaling.hosts import proc
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import COMMANDS_FD, GIVEN_TASK, Command, Task
-from scaling.text import readable
+from scaling.text import readable, telling
 from scaling.worker.loop import NanLoss, Worker, digest_taken, trace_path
 from scaling.worker.training import Learner, samples
 from scaling.workloads import data, feeds, layers, models
@@ -80,9 +79,6 @@ WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("feed", (("dataloader worker", "exited unexpectedly"), ("dataloader worker", "killed by signal"))),
 )  # fmt: skip
 PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote", "unavailable", "aborted", "shut down")
-# Lines that do not say what happened: headings, and frames of Python, TensorFlow (`[[`) and MXNet (`[bt]`).
-FRAME = 'File "'
-HEADING = re.compile(rf"\s*({FRAME}|\[bt\]|\[\[|\d+ root error|.*:$)")
 # NCCL's own message follows these words; those before are the same for every failure.
 LAST_ERROR = "Last error:"
 
@@ -123,7 +119,7 @@ def message_of(error: BaseException, limit: int = 500) -> str:
     if isinstance(error, ScalingError):
         return str(error)
     name, lines = type(error).__name__, [line for line in str(error).splitlines() if line.strip()]
-    text = f"{name}: {_telling(lines).removeprefix(f'{name}: ')}" if lines else name
+    text = f"{name}: {telling(lines).removeprefix(f'{name}: ')}" if lines else name
     stripped = [line.strip() for line in lines]
     if LAST_ERROR in stripped[:-1]:
         text += f" ({stripped[stripped.index(LAST_ERROR) + 1]})"
@@ -132,16 +128,6 @@ def message_of(error: BaseException, limit: int = 500) -> str:
     head = text[: limit - 1]
     words, _, _ = head.rpartition(" ")
     return f"{words} …" if len(words) > limit / 2 else f"{head}…"
-
-
-def _telling(lines: Sequence[str]) -> str:
-    """The first line that is no heading, no frame, and no source line indented below one; else the first."""
-    for before, line in zip(["", *lines], lines, strict=False):
-        below, above = (len(one) - len(one.lstrip()) for one in (line, before))
-        is_source = before.lstrip().startswith(FRAME) and below > above
-        if not is_source and not HEADING.match(line):
-            return line.strip()
-    return lines[0].strip()
 
 
 # ---------------------------------------------------------------- page cache

@@ -62,6 +62,6 @@ def case(seen: dict[int, float], setting: Setting = RESNET50, **changes: Any) ->
         measured=measured,
         rates=(("resnet50", 64, rate), ("resnet50", 128, rate * 1.05)),
         strategy="torch:nccl",
-        command="python -m scaling.run --strategy torch:nccl --model resnet50 --device cuda",
+        command="python -m scaling.run --strategy torch:nccl --model resnet50 --device cuda --batch-size 64",
     )  # fmt: skip
     return found._replace(**changes)

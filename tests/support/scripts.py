@@ -210,6 +210,34 @@ model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=T
 x, y = np.random.randn(20000, 32).astype("float32"), np.random.randint(0, 4, 20000)
 model.fit(x, y, batch_size=16, epochs=1000, verbose=0)
 """
+# A loop of TensorFlow's own over several workers.
+MIRRORED = """
+import json
+import os
+
+import tensorflow as tf
+
+import scaling
+
+json.loads(os.environ["TF_CONFIG"])
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    w = tf.Variable(tf.ones((64, 4)))
+
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w) ** 2)
+    gradient = tape.gradient(loss, w)
+    w.assign_sub(0.01 * tf.distribute.get_replica_context().all_reduce("mean", gradient))
+
+
+x = tf.random.normal((16, 64))
+while True:
+    strategy.run(step, args=(x,))
+    scaling.step(samples=16)
+"""
 JAX = """
 import os
 

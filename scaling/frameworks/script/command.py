@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from shutil import which
 from typing import NamedTuple
@@ -25,8 +24,7 @@ from scaling.records.point import EXCHANGING, Point
 from scaling.records.task import Task
 
 FRAMEWORK = "script"
-# Launchers, with their options that take no value. All others take one, if it is not written with `=`. Those of
-# Python take none, but for VALUES.
+# Launchers, with their options that take no value. All others take one, if it is not written with `=`.
 LAUNCHERS: Mapping[str, frozenset[str]] = {
     "python": frozenset(),
     "torchrun": frozenset({"--standalone", "--no-python", "--run-path", "--virtual-local-rank", "--use-env"}),
@@ -45,7 +43,6 @@ MODULES = {
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
 }
-VALUES = ("-W", "-X")
 # Options of launchers that change what a rank runs, and cannot be dropped.
 MODULE_FLAGS = ("-m", "--module")
 REFUSED = ("--no-python", "--run-path")
@@ -121,8 +118,7 @@ def _launcher(word: str) -> str:
         return ""
     if "=" in word:
         raise UsageError(f"-- {word}: variables stand in front of scaling: {word} scaling run -- train.py ARGS")
-    place = which(word)
-    own = f", or, if {word} is a training in Python, -- {place} ARGS" if place else ""
+    own = f", or, if {word} is a training in Python, -- {place} ARGS" if (place := which(word)) else ""
     raise UsageError(
         f"-- {word}: neither a Python script nor a known launcher ({', '.join(LAUNCHERS)}); write the "
         f"script itself, -- train.py ARGS, or -- -m MODULE ARGS{own}"
@@ -146,7 +142,7 @@ def _without(launcher: str, words: list[str]) -> list[str]:
             return _of_module(launcher, ["-m", *rest[1:]])
         if option == "-c":
             raise UsageError("-- python -c: write the code into a file, and -- FILE")
-        takes_value = option in VALUES if launcher == "python" else option not in LAUNCHERS[launcher]
+        takes_value = option in ("-W", "-X") if launcher == "python" else option not in LAUNCHERS[launcher]
         rest = rest[2:] if takes_value and not equals else rest[1:]
     return rest
 
@@ -230,7 +226,7 @@ class Script(Strategy):
 
 
 def torchrun(task: Task, *, alone: bool = False) -> dict[str, str]:
-    """Return what torchrun sets; `alone`: for a world of one rank."""
+    """Return what torchrun sets; `alone`: for a world of one rank, which is TensorFlow's cluster too."""
     hosts, size = list(dict.fromkeys(task.hosts)), task.point.world_size
     local, group = (task.local_rank, task.local_world_size), (hosts.index(task.hosts[task.rank]), len(hosts))
     numbers = (0, 1) * 4 if alone else (task.rank, size, *local, *group, task.rank, size)
@@ -244,30 +240,25 @@ def torchrun(task: Task, *, alone: bool = False) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": "none",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        **(_cluster(task, alone=True) if alone else {}),
     }
 
 
-def alone(task: Task) -> dict[str, str]:
-    """Return what a script needs that does not run without its launcher's variables: those of one rank."""
-    return {**torchrun(task, alone=True), **_cluster(task, slice(task.rank, task.rank + 1))}
-
-
-def _cluster(task: Task, ranks: slice = slice(None)) -> dict[str, str]:
-    workers = [f"{address}:{port}" for address, port in zip(task.addresses, task.rank_ports, strict=True)][ranks]
-    where = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.rank - (ranks.start or 0)}}
-    return {"TF_CONFIG": json.dumps(where)}
+def _cluster(task: Task, *, alone: bool = False) -> dict[str, str]:
+    workers = [f"{address}:{port}" for address, port in zip(task.addresses, task.rank_ports, strict=True)]
+    own, index = (workers[task.rank : task.rank + 1], 0) if alone else (workers, task.rank)
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": own}, "task": {"type": "worker", "index": index}})}
 
 
 def _mentions(task: Task) -> set[str]:
     """Return the libraries with a rendezvous of their own that the script names, or a file that it imports."""
-    given = read(shlex.split(task.point.workload.script))
-    of_module = [_file(given.target), _file(f"{given.target}.__main__")]
-    paths = of_module if given.is_module else [Path(given.target)]
-    near = paths[0].parent
+    name, is_module, *_ = read(shlex.split(task.point.workload.script))
+    paths = [_file(name), _file(f"{name}.__main__")] if is_module else [Path(name)]
     source = "".join(map(_text, paths))
-    for name in dict.fromkeys(_IMPORT.findall(source)):
-        is_absolute = given.is_module and not name.startswith(".")
-        source += _text((Path() if is_absolute else near) / _file(name.strip(".")))
+    near = {Path(), paths[0].parent}
+    source += "".join(
+        _text(folder / _file(one.strip("."))) for one in {*_IMPORT.findall(source)} for folder in near
+    )
     return {name for name in ("horovod", "tensorflow", "keras") if name in source}
 
 
@@ -279,6 +270,4 @@ def _file(module: str) -> Path:
 
 
 def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(errors="replace")
-    return ""
+    return path.read_text(errors="replace") if path.is_file() else ""

@@ -28,7 +28,7 @@ from scaling.frameworks.script import command, watch
 from scaling.frameworks.script.watch import ScriptError
 from scaling.records.point import EXCHANGING
 from scaling.records.task import COMMANDS_FD, EVENTS_FD, GIVEN_TASK, Task
-from scaling.text import counted
+from scaling.text import counted, telling
 
 # Variables of torchrun and of a batch system, which libraries take for a launch.
 LAUNCH = ("SLURM_", "TORCHELASTIC_", "PALS_", "FLUX_")
@@ -205,7 +205,7 @@ def _prepared(task: Task) -> Path:
             del os.environ[name]
     if not exchanges:
         if os.environ.get(ALONE):
-            os.environ.update(command.alone(task))
+            os.environ.update(command.torchrun(task, alone=True))
         _show_own_gpu(task)
     for name, value in command.OFFLINE.items():
         os.environ.setdefault(name, value)
@@ -328,10 +328,8 @@ def _where(error: BaseException, folder: Path, name: str) -> str:
     if isinstance(error, ScriptError):
         text = str(error)
     else:
-        lines, name_of = [line.strip() for line in str(error).splitlines() if line.strip()], type(error).__name__
-        # An error in a function of TensorFlow begins with a heading and ends with what was raised.
-        first = lines[-1 if lines[0] == "in user code:" else 0].removeprefix(f"{name_of}: ") if lines else ""
-        text = f"{name_of}: {first}" if first else name_of
+        lines, kind = [line for line in str(error).splitlines() if line.strip()], type(error).__name__
+        text = f"{kind}: {telling(lines).removeprefix(f'{kind}: ')}" if lines else kind
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown(error.filename, folder)}:{error.lineno}: {text}"
     own = [one for one in traceback.extract_tb(error.__traceback__) if is_own(one.filename)]

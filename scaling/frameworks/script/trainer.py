@@ -14,6 +14,8 @@ from statistics import median
 from types import FrameType
 from typing import Any
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
 from scaling.frameworks import feeding
 from scaling.frameworks.abilities import Rank, Tracer
 from scaling.frameworks.base import Trainer
@@ -82,7 +84,8 @@ class Script(Rank):
 
     def _first_step(self) -> None:
         limit_s = self.task.clocks.startup_s - MARGIN_S
-        end_s = time.monotonic() + limit_s
+        # The agent's clock began with this process, which may have started the script twice.
+        end_s = time.monotonic() - (time.time() - psutil.Process().create_time()) + limit_s
 
         def look(frame: FrameType | None) -> None:
             if time.monotonic() > end_s:

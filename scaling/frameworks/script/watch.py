@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import os
 import sys
 from collections import Counter
@@ -30,6 +31,8 @@ REPEATS = 3
 MOST = 4096
 # After so many events that follow a cycle again, an optimizer was replaced, and the events before are forgotten.
 REPLACED = 256
+# A limit for missing heartbeats, in milliseconds, seconds or numbers: an hour or more.
+PATIENCE = 3_600_000
 
 
 NO_BATCH = "its DataLoader gives this rank no batch: too few samples for so many ranks, with drop_last"
@@ -404,6 +407,19 @@ def collectives() -> int | None:
         return None
 
 
+def _patient(owner: Any, name: str) -> None:
+    """Raise a library's limits for missing heartbeats: ranks are stopped while other points are measured."""
+    signature = inspect.signature(getattr(owner, name))
+    limits = [one for one in signature.parameters if "heartbeat" in one and "interval" not in one]
+
+    def called(original: Any, *given: Any, **named: Any) -> Any:
+        bound = signature.bind(*given, **named)
+        bound.arguments.update(dict.fromkeys(limits, PATIENCE))
+        return original(*bound.args, **bound.kwargs)
+
+    _wrapped(owner, name, called)
+
+
 def _fully_sharded(module: Any) -> None:
     def noted(original: Any, *given: Any, **named: Any) -> Any:
         SEEN.is_fsdp = True
@@ -467,6 +483,8 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
     "torch.distributed.fsdp.fully_sharded_data_parallel": _fully_sharded,
     "torch.distributed.rendezvous": _rendezvous,
     "torch.multiprocessing.spawn": _spawn,
+    "tensorflow.python.eager.context": lambda one: _patient(one.Context, "configure_coordination_service"),
+    "jax._src.distributed": lambda one: _patient(one.State, "initialize"),
     "keras.src.trainers.epoch_iterator": _keras_batches,
     "keras.src.callbacks.callback_list": _keras_steps,
 }

@@ -57,10 +57,10 @@ def what_if(asked: Asked, case: Case) -> Case:
         rate = rate or next((rate for name, size, rate in case.rates if (name, size) == (model, batch)), 0.0)
         if not rate:
             command = re.sub(r"--model \S+", lambda _: f"--model {model}", case.command)
+            command = re.sub(r"--batch-size \d+", f"--batch-size {batch}", command)
             raise UsageError(
                 f"--{'model ' + model if asked.model else f'batch-size {batch}'}: no rate of one device is known; "
-                f"measure mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s "
-                "as --rate"
+                f"measure mpirun -np 1 {command} --world-sizes 1 and give its {case.unit}/s as --rate"
             )
         step_s = evidence.checked_step(batch, rate) / case.setting.anchor.accumulation
         setting = replace(setting, step_s=step_s)
@@ -86,7 +86,7 @@ def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
             raise UsageError(f"--world-sizes {words}: write 32,64,128 or 32..1024")
     whose = f"--world-sizes {sizes[-1]}" if words else f"N={sizes[-1]}"
     if sizes[-1] > most:
-        larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} --batch-size {case.batch_size}"
+        larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command}"
         why = f"{FARTHEST} times the largest measured; measure a larger one: {larger}"
         raise UsageError(f"{whose}: more than {most}, {why if case.measured else 'the largest published'}")
     if sizes[-1] > case.devices_per_node and not apart:

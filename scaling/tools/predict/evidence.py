@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -97,7 +98,7 @@ def case(header: Header, records: Sequence[PointRecord], asked: Asked) -> Case:
             notes += [f"N={one.world_size} is left out: {why}"] if why else []
             used += measured[-1:] if how and not why else []
     if not alone or not used:
-        again = f"mpirun -np 2 {_command(row)} --batch-size {work.batch_size} --world-sizes 1,2"
+        again = f"mpirun -np 2 {_command(row)} --world-sizes 1,2"
         why = f" ({'; '.join(notes)})" if notes else ""
         whose = "RUN" if asked.up_to is None else f"--up-to {asked.up_to}"
         raise UsageError(f"{whose}: needs one device alone and one usable exchange of several{why}: {again}")
@@ -138,7 +139,8 @@ def _chosen(rows: Sequence[Row], asked: Asked) -> list[Row]:
 
     found = max(curves.values(), key=standing)
     if (work := found[0].workload).is_strong:
-        again = f"{_command(found[0])} --batch-rule weak --batch-size B"
+        weak = re.sub(r"--batch-size .*", "--batch-rule weak --batch-size B", _command(found[0]))
+        again = "give the script a batch for each device" if work.script else weak
         raise UsageError(f"RUN: its batch rule is {work.batch_rule}, but only weak is predicted: {again}")
     return found
 
@@ -153,8 +155,9 @@ def _unsound(row: Row) -> str:
 
 def _command(row: Row) -> str:
     device = f"emulated:{row.hardware.profile}" if row.hardware.profile else row.hardware.device
-    words = shlex.join(["--strategy", row.strategy, "--model", row.workload.model, "--device", device])
-    return f"python -m scaling.run {words}"
+    work = row.workload
+    own = ("--strategy", row.strategy, "--model", work.model, "--device", device, "--batch-size", work.batch_size)
+    return f"python -m scaling.run {shlex.join(map(str, ('--script', work.script) if work.script else own))}"
 
 
 def _setting(header: Header, records: Sequence[PointRecord], row: Row, step_s: float, anchor: At) -> Setting:

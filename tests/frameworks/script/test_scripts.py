@@ -203,6 +203,13 @@ def test_a_script_that_cannot_be_measured_costs_its_cell_one_line(how: str, tmp_
     assert isinstance(outcome, Failed) and said in outcome.message, outcome
 
 
+def test_a_copy_of_a_loop_over_several_workers_is_a_cluster_of_one(tmp_path: Path) -> None:
+    if find_spec("tensorflow") is None:
+        pytest.skip("tensorflow is not installed")
+    row = row_of(measured(tmp_path, scripts.MIRRORED))
+    assert (row.workload.batch_size, row.workload.batch_rule) == (16, "weak")
+
+
 def test_a_script_that_makes_no_step_says_where_it_is(tmp_path: Path) -> None:
     found = measured(tmp_path, "import time\nwhile True:\n    time.sleep(0.1)\n", startup_timeout_s=8, **EXCHANGE)
     outcome = exchange(found).outcome

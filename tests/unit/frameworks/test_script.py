@@ -126,7 +126,7 @@ def test_a_library_is_named_by_the_script_or_by_a_file_that_it_imports(
 
 
 def test_a_script_that_needs_its_launchers_variables_is_a_cluster_of_one(tmp_path: Path) -> None:
-    found = command.alone(task(tmp_path, "train.py"))
+    found = command.torchrun(task(tmp_path, "train.py"), alone=True)
     where = {"cluster": {"worker": ["10.0.0.2:12"]}, "task": {"type": "worker", "index": 0}}
     assert json.loads(found["TF_CONFIG"]) == where
     assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_PORT"]) == ("0", "1", "12")
@@ -136,6 +136,22 @@ def test_an_error_in_a_function_of_tensorflow_is_told_by_what_was_raised(tmp_pat
     said = 'in user code:\n\n    File "train.py", line 3, in step  *\n        x.y()\n\n    ValueError: no y\n'
     assert lead._where(ValueError(said), tmp_path, "train.py") == "train.py: ValueError: no y"
     assert not lead.is_own("/tmp/__autograph_generated_filecq1.py")
+
+
+@pytest.mark.parametrize("given", [(1,), (1, 10), (1, 10, 100)])
+def test_a_library_waits_longer_for_heartbeats_of_ranks_that_are_stopped(given: tuple[int, ...]) -> None:
+    class State:
+        def initialize(self, a: int, service_max_missing_heartbeats: int = 10, last: int = 0) -> tuple[int, ...]:
+            return a, service_max_missing_heartbeats, last
+
+    class Context:
+        def configure_coordination_service(self, heartbeat_timeout_in_ms: int = 0) -> int:
+            return heartbeat_timeout_in_ms
+
+    watch.HOOKS["jax._src.distributed"](SimpleNamespace(State=State))
+    assert State().initialize(*given) == (1, watch.PATIENCE, *given[2:], 0)[:3]
+    watch.HOOKS["tensorflow.python.eager.context"](SimpleNamespace(Context=Context))
+    assert Context().configure_coordination_service() == watch.PATIENCE
 
 
 # ---------------------------------------------------------------- steps

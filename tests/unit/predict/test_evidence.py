@@ -389,3 +389,13 @@ def test_mending_commands_measure_the_same_work(tmp_path: Path, capsys: pytest.C
     folder = written(tmp_path / "run", (HEADER, of(run({1: 0.1}), batch_size=16)))
     assert command.main([str(folder)]) == 2
     assert "--model digits-cnn --device cpu --batch-size 16 --world-sizes 1,2" in capsys.readouterr().err
+
+
+def test_mending_commands_of_a_script_have_its_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = of(run({1: 0.1, 2: 0.1}), model="train.py", script="train.py --batch-size 16", batch_size=16)
+    folder = written(tmp_path / "run", (HEADER, records))
+    assert command.main([str(folder), "--batch-size", "64"]) == 2
+    said = capsys.readouterr().err
+    assert "python -m scaling.run --script 'train.py --batch-size 64' --world-sizes 1 and" in said
