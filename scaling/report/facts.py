@@ -75,7 +75,8 @@ def setting(header: Header, records: Sequence[PointRecord]) -> tuple[str, ...]:
     works, shares = [], {"weak": "a device", "strong": "in all", "node": "a node"}
     for point in (record.point for record in records if record.point.kind in WANTED):
         work, size = point.workload, point.reference.batch_size
-        works.append(f"{work.model}, {work.precision}, {size} {shares[work.batch_rule]} ({work.batch_rule})")
+        batch = f", {size} {shares[work.batch_rule]} ({work.batch_rule})" if work.unit != "steps" else ""
+        works.append(f"{work.model}, {work.precision}{batch}")
     works, names = list(dict.fromkeys(works)), _names(header)
     hosts = f"{plural(len(names), 'host')} {several(names, 4)}" if names else ""
     more = f"and {counted(len(works) - 1, 'other')}" if len(works) > 1 else ""
@@ -155,6 +156,8 @@ def _batches(points: Iterable[Point]) -> str:
 
 def _batch(point: Point) -> str:
     whole, size = point.reference.batch_size, point.workload.batch_size
+    if point.workload.unit == "steps":
+        return "unknown: steps are counted"
     return {
         "strong": f"{whole} in all, {whole} / N per device (strong scaling)",
         "node": f"{whole} per node, shared by its participating devices (node rule)",

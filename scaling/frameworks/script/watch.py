@@ -420,14 +420,6 @@ def _patient(owner: Any, name: str) -> None:
     _wrapped(owner, name, called)
 
 
-def _fully_sharded(module: Any) -> None:
-    def noted(original: Any, *given: Any, **named: Any) -> Any:
-        SEEN.is_fsdp = True
-        return original(*given, **named)
-
-    _wrapped(module.FullyShardedDataParallel, "__init__", noted)
-
-
 def _rendezvous(module: Any) -> None:
     """Give each point its own port: a script may name one, and copies of it run at once."""
 
@@ -438,22 +430,23 @@ def _rendezvous(module: Any) -> None:
         _wrapped(module, "_create_c10d_store", stored)
 
 
-def _spawn(module: Any) -> None:
-    def refused(_original: Any, *_given: Any, **_named: Any) -> Any:
-        raise ScriptError(
-            "starts processes of its own (torch.multiprocessing); scaling starts the ranks: call the function "
-            "directly, with the RANK and WORLD_SIZE of torchrun"
-        )
-
-    _wrapped(module, "start_processes", refused)
+def _before(owner: Any, name: str, act: Callable[[], object]) -> None:
+    _wrapped(owner, name, lambda original, *given, **named: (act(), original(*given, **named))[1])
 
 
-def _data_parallel(module: Any) -> None:
-    def noted(original: Any, *given: Any, **named: Any) -> Any:
-        SEEN.note("audit: DataParallel in a launch of several processes; use DistributedDataParallel")
-        return original(*given, **named)
+def _shards() -> None:
+    SEEN.is_fsdp = True
 
-    _wrapped(module.DataParallel, "__init__", noted)
+
+def _replicates() -> None:
+    SEEN.note("audit: DataParallel in a launch of several processes; use DistributedDataParallel")
+
+
+def _spawns() -> None:
+    raise ScriptError(
+        "starts processes of its own (torch.multiprocessing); scaling starts the ranks: call the function "
+        "directly, with the RANK and WORLD_SIZE of torchrun"
+    )
 
 
 def _keras_batches(module: Any) -> None:
@@ -478,11 +471,13 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
     "torch.optim.optimizer": _optimizer,
     "torch.nn.modules.module": _models,
     "torch.nn.parallel.distributed": _parallel,
-    "torch.nn.parallel.data_parallel": _data_parallel,
+    "torch.nn.parallel.data_parallel": lambda one: _before(one.DataParallel, "__init__", _replicates),
     "torch.utils.data.dataloader": _loader,
-    "torch.distributed.fsdp.fully_sharded_data_parallel": _fully_sharded,
+    "torch.distributed.fsdp.fully_sharded_data_parallel": lambda one: _before(
+        one.FullyShardedDataParallel, "__init__", _shards
+    ),
     "torch.distributed.rendezvous": _rendezvous,
-    "torch.multiprocessing.spawn": _spawn,
+    "torch.multiprocessing.spawn": lambda one: _before(one, "start_processes", _spawns),
     "tensorflow.python.eager.context": lambda one: _patient(one.Context, "configure_coordination_service"),
     "jax._src.distributed": lambda one: _patient(one.State, "initialize"),
     "keras.src.trainers.epoch_iterator": _keras_batches,

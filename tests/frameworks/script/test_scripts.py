@@ -203,6 +203,7 @@ def test_a_script_that_cannot_be_measured_costs_its_cell_one_line(how: str, tmp_
     assert isinstance(outcome, Failed) and said in outcome.message, outcome
 
 
+@pytest.mark.matrix
 def test_a_copy_of_a_loop_over_several_workers_is_a_cluster_of_one(tmp_path: Path) -> None:
     if find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")

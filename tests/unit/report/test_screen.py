@@ -22,7 +22,7 @@ from scaling.records.telemetry import Foreign
 from scaling.report import answer as answers
 from scaling.report import facts
 from scaling.report.answer import answer
-from scaling.report.formats import screen
+from scaling.report.formats import screen, terminal
 from scaling.report.material import Material, Place
 from tests.support.documents import under
 from tests.support.golden import check_golden
@@ -110,6 +110,15 @@ def drawn(run: Run, width: int = 80) -> str:
 def test_screen(name: str) -> None:
     run = SCREENS[name]()
     check_golden(f"screen-{name}.txt", f"{drawn(run)}{Material(*run).doc.last_line}\n")
+
+
+def test_a_script_whose_samples_are_unknown_has_no_batch() -> None:
+    unknown = [record(point("exchange", 2, 0, model="train.py", unit="steps", batch_size=1), 0.1)]
+    material = Material(header(launch_size=2), unknown)
+    assert facts.setting(material.header, material.records)[0] == "train.py, fp32"
+    assert "batch     unknown: steps are counted" in terminal.render(
+        material.header, material.records, color=False
+    )
 
 
 NUMBER = re.compile(r"^\s*(±|%)|±$")
