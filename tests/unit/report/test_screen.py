@@ -113,12 +113,9 @@ def test_screen(name: str) -> None:
 
 
 def test_a_script_whose_samples_are_unknown_has_no_batch() -> None:
-    unknown = [record(point("exchange", 2, 0, model="train.py", unit="steps", batch_size=1), 0.1)]
-    material = Material(header(launch_size=2), unknown)
-    assert facts.setting(material.header, material.records)[0] == "train.py, fp32"
-    assert "batch     unknown: steps are counted" in terminal.render(
-        material.header, material.records, color=False
-    )
+    records = [record(point("exchange", 2, 0, model="train.py", unit="steps", batch_size=1), 0.1)]
+    assert facts.setting(header(launch_size=2), records)[0] == "train.py, fp32"
+    assert "batch     unknown: steps are counted" in terminal.render(header(launch_size=2), records, color=False)
 
 
 NUMBER = re.compile(r"^\s*(±|%)|±$")
