@@ -28,12 +28,10 @@ FRAMEWORK = "script"
 LAUNCHERS: Mapping[str, frozenset[str]] = {
     "python": frozenset(),
     "torchrun": frozenset({"--standalone", "--no-python", "--run-path", "--virtual-local-rank", "--use-env"}),
-    "accelerate": frozenset(
-        {
-            "-q", "--quiet", "--multi-gpu", "--cpu", "--tpu", "--use-deepspeed", "--use-fsdp", "--same-network",
-            "--use-xla", "--debug", "--use-megatron-lm", "--use-parallelism-config",
-        }
-    ),
+    "accelerate": frozenset({
+        "-q", "--quiet", "--multi-gpu", "--cpu", "--tpu", "--use-deepspeed", "--use-fsdp", "--same-network",
+        "--use-xla", "--debug", "--use-megatron-lm", "--use-parallelism-config",
+    }),
     "deepspeed": frozenset({"--no-ssh", "--no-local-rank", "--no-python", "--enable-each-rank-log"}),
 }  # fmt: skip
 # What `python -m` starts of them.
@@ -104,10 +102,9 @@ def read(words: Sequence[str]) -> Command:
         raise UsageError("--: no script follows; write for example -- train.py --batch-size 32")
     is_module = rest[0] in MODULE_FLAGS
     target, *arguments = rest[is_module:]
-    notes: tuple[str, ...] = (f"{', '.join(dropped)} dropped: scaling starts the ranks",) if any(dropped) else ()
-    if any(one.startswith("accelerate launch -") for one in dropped):
-        notes = (*notes, "accelerate's settings are variables, such as ACCELERATE_MIXED_PRECISION=bf16")
-    return Command(target, is_module, tuple(arguments), notes)
+    said = f"{', '.join(dropped)} dropped: scaling starts the ranks"
+    said += "; set ACCELERATE_MIXED_PRECISION and the like" if "accelerate launch -" in said else ""
+    return Command(target, is_module, tuple(arguments), (said,) if any(dropped) else ())
 
 
 def _launcher(word: str) -> str:
@@ -116,8 +113,6 @@ def _launcher(word: str) -> str:
         return name
     if word in MODULE_FLAGS or Path(word).suffix == ".py" or Path(word).exists():
         return ""
-    if "=" in word:
-        raise UsageError(f"-- {word}: variables stand in front of scaling: {word} scaling run -- train.py ARGS")
     own = f", or, if {word} is a training in Python, -- {place} ARGS" if (place := which(word)) else ""
     raise UsageError(
         f"-- {word}: neither a Python script nor a known launcher ({', '.join(LAUNCHERS)}); write the "
@@ -134,8 +129,6 @@ def _without(launcher: str, words: list[str]) -> list[str]:
         rest = rest[1:]
     while rest and rest[0].startswith("-"):
         option, equals, _ = rest[0].replace("_", "-").partition("=")
-        if launcher == "python" and (module := re.fullmatch(r"-[A-VY-Za-z]*?m(.*)", rest[0])):
-            return _of_module(launcher, ["-m", *filter(None, [module[1]]), *rest[1:]])
         if option in REFUSED:
             raise UsageError(f"-- {launcher} {rest[0]}: only Python scripts are measured; leave it out")
         if option in MODULE_FLAGS:
@@ -164,8 +157,7 @@ def _check(target: str) -> None:
     except OSError as error:
         raise UsageError(f"-- {target}: {error.strerror}; paths are relative to {Path.cwd()}") from None
     except SyntaxError as error:
-        line = source.partition(b"\n")[0].decode(errors="replace")
-        if path.suffix == ".sh" or (line.startswith("#!") and "python" not in line):
+        if path.suffix == ".sh" or (source[:2] == b"#!" and b"python" not in source.partition(b"\n")[0]):
             raise UsageError(f"-- {target}: no Python; write the command that it starts") from None
         raise UsageError(f"{target}:{error.lineno}: SyntaxError: {error.msg}") from None
     except ValueError as error:
@@ -253,21 +245,13 @@ def _cluster(task: Task, *, alone: bool = False) -> dict[str, str]:
 def _mentions(task: Task) -> set[str]:
     """Return the libraries with a rendezvous of their own that the script names, or a file that it imports."""
     name, is_module, *_ = read(shlex.split(task.point.workload.script))
-    paths = [_file(name), _file(f"{name}.__main__")] if is_module else [Path(name)]
-    source = "".join(map(_text, paths))
-    near = {Path(), paths[0].parent}
-    source += "".join(
-        _text(folder / _file(one.strip("."))) for one in {*_IMPORT.findall(source)} for folder in near
-    )
+    near = {Path(), Path(name.replace(".", "/") if is_module else name).parent}
+    source = _source(name) + _source(f"{name}.__main__") if is_module else Path(name).read_text(errors="replace")
+    imported = set(re.findall(r"^\s*(?:from|import) +([\w.]+)", source, re.MULTILINE))
+    source += "".join(_source(module, folder) for module in imported for folder in near)
     return {name for name in ("horovod", "tensorflow", "keras") if name in source}
 
 
-_IMPORT = re.compile(r"^\s*(?:from|import) +([\w.]+)", re.MULTILINE)
-
-
-def _file(module: str) -> Path:
-    return Path(f"{module.replace('.', '/')}.py")
-
-
-def _text(path: Path) -> str:
+def _source(module: str, folder: Path = Path()) -> str:
+    path = folder / f"{module.strip('.').replace('.', '/')}.py"
     return path.read_text(errors="replace") if path.is_file() else ""

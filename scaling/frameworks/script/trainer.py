@@ -20,7 +20,7 @@ from scaling.frameworks import feeding
 from scaling.frameworks.abilities import Rank, Tracer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.script.lead import ALONE, BATON, NO_STEP, is_own, shown
-from scaling.frameworks.script.watch import SEEN, ScriptError, collectives
+from scaling.frameworks.script.watch import SEEN, ScriptError, collectives, has_joined
 from scaling.hosts import proc
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
@@ -185,9 +185,8 @@ class Script(Rank):
     @property
     def _exchanges(self) -> bool:
         """Whether gradients may be exchanged: by a collective in steps, or by a library that is not watched."""
-        others = {"horovod", "deepspeed", "jax", "tensorflow"} & sys.modules.keys()
         now, first = collectives(), self._collectives
-        return self._is_alone or now is None or first is None or now != first or bool(others)
+        return self._is_alone or now is None or first is None or now != first or has_joined()
 
     def closing_notes(self) -> tuple[str, ...]:
         """Return what was seen up to the last step: pauses, faults."""

@@ -407,6 +407,21 @@ def collectives() -> int | None:
         return None
 
 
+def has_joined() -> bool:
+    """Return whether a library whose collectives are not counted has joined the ranks; True if it may have."""
+    horovods = (sys.modules.get(f"horovod.{name}") for name in ("torch", "tensorflow", "mxnet"))
+    jax, tensorflow = map(sys.modules.get, ("jax._src.distributed", "tensorflow.python.eager.context"))
+    try:
+        of_google = (jax and jax.global_state.client) or (tensorflow and tensorflow.context().coordination_service)
+    except AttributeError:  # private
+        return True
+    return (
+        "deepspeed" in sys.modules
+        or any(one.is_initialized() and one.size() > 1 for one in horovods if one)
+        or bool(of_google)
+    )
+
+
 def _patient(owner: Any, name: str) -> None:
     """Raise a library's limits for missing heartbeats: ranks are stopped while other points are measured."""
     signature = inspect.signature(getattr(owner, name))

@@ -62,7 +62,8 @@ def test_a_librarys_loop_is_measured(library: str, tmp_path: Path) -> None:
     ready = exchange(found).ranks[0].ready
     assert ready is not None and library in ready.versions
     assert parameters is None or ready.parameters == parameters
-    assert "AUDIT" not in row.flags, row.footnotes
+    # Keras 3 cannot fit under MultiWorkerMirroredStrategy (TensorFlow 2.21): each rank trains its own model.
+    assert ("AUDIT" in row.flags) == (library == "tensorflow"), row.footnotes
 
 
 def edited(*changes: tuple[str, str]) -> str:
