@@ -107,7 +107,7 @@ def test_only_the_front_half_knows_the_configuration() -> None:
 NAMING = {
     "frameworks/__init__.py": ("mx pytorch tf", "the order of --list"),
     "frameworks/script/": (
-        "jax tensorflow tf torch",
+        "jax mxnet tensorflow tf torch",
         "libraries whose hooks, packages and rendezvous a script may use",
     ),
     "importers/": (
