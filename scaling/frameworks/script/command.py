@@ -245,13 +245,13 @@ def _cluster(task: Task, *, alone: bool = False) -> dict[str, str]:
 def _mentions(task: Task) -> set[str]:
     """Return the libraries with a rendezvous of their own that the script names, or a file that it imports."""
     name, is_module, *_ = read(shlex.split(task.point.workload.script))
-    near = {Path(), Path(name.replace(".", "/") if is_module else name).parent}
-    source = _source(name) + _source(f"{name}.__main__") if is_module else Path(name).read_text(errors="replace")
-    imported = set(re.findall(r"^\s*(?:from|import) +([\w.]+)", source, re.MULTILINE))
-    source += "".join(_source(module, folder) for module in imported for folder in near)
+    own = Path(name.replace(".", "/") if is_module else name)
+    source = "".join(map(_source, (own.with_suffix(".py"), own / "__main__.py") if is_module else (own,)))
+    modules = set(re.findall(r"^\s*(?:from|import) +([\w.]+)", source, re.MULTILINE))
+    files = {f"{module.strip('.').replace('.', '/')}.py" for module in modules}
+    source += "".join(_source(folder / file) for file in files for folder in {Path(), own.parent})
     return {name for name in ("horovod", "tensorflow", "keras") if name in source}
 
 
-def _source(module: str, folder: Path = Path()) -> str:
-    path = folder / f"{module.strip('.').replace('.', '/')}.py"
+def _source(path: Path) -> str:
     return path.read_text(errors="replace") if path.is_file() else ""

@@ -421,6 +421,8 @@ def has_joined() -> bool:
 
 def _patient(owner: Any, name: str) -> None:
     """Raise a library's limits for missing heartbeats: ranks are stopped while other points are measured."""
+    if not hasattr(owner, name):  # private
+        return
     signature = inspect.signature(getattr(owner, name))
     limits = [one for one in signature.parameters if "heartbeat" in one and "interval" not in one]
 
@@ -490,8 +492,10 @@ HOOKS: Mapping[str, Callable[[Any], None]] = {
     ),
     "torch.distributed.rendezvous": _rendezvous,
     "torch.multiprocessing.spawn": lambda one: _before(one, "start_processes", _spawns),
-    "tensorflow.python.eager.context": lambda one: _patient(one.Context, "configure_coordination_service"),
-    "jax._src.distributed": lambda one: _patient(one.State, "initialize"),
+    "tensorflow.python.eager.context": lambda one: _patient(
+        vars(one).get("Context"), "configure_coordination_service"
+    ),
+    "jax._src.distributed": lambda one: _patient(vars(one).get("State"), "initialize"),
     "keras.src.trainers.epoch_iterator": _keras_batches,
     "keras.src.callbacks.callback_list": _keras_steps,
 }
