@@ -5,6 +5,7 @@
     ├── LaunchError      the launch cannot work (mixed versions, no MPI library): exit 2
     │   └── SilentRanks  some ranks do not answer: abort the launch, since MPI_Finalize would wait for them
     ├── StrategyError    a strategy's own code failed: its points fail, the sweep goes on
+    ├── ScriptError      a user's script failed, ended early, or makes no steps: its point fails
     └── StoreError       the run's file cannot be written or read: exit 1, the file stays readable
 
 A failed point is a value, not an error: `Failed` in records/events.py. Any other exception is a bug.
