@@ -252,7 +252,7 @@ NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:py|toml|json|md|sbatch|
 NOT_OURS = {
     "FILE.md", "FILE.toml", "sweep.toml", "prices.toml", "mine.py", "mine_trainer.py", "_server.py", "keras.json",
     "train.py", "pytorch_synthetic_benchmark.py", "reference.toml", "preflight.json", "run.json", "state.json",
-    "verdict.json",
+    "verdict.json", "main.py", "train_torch.py", "backbone_image_classifier.py", "train_unconditional.py",
 }  # fmt: skip
 OWN = [
     path.relative_to(ROOT).as_posix()

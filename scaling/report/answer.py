@@ -174,7 +174,12 @@ def _lost(row: Row, losses: Sequence[tuple[Column, Quantity]]) -> str:
     halves = [None if one is None else one.half_width for one in found]
     if None in halves:
         return "not tested: a single round has no interval"
-    return f"no cause above {_percent(max([LEAST, *filter(None, halves)]))} is significant"
+    least = max([LEAST, *filter(None, halves)])
+    return (
+        f"no cause above {_percent(least)} is significant"
+        if least < 1
+        else "the intervals are too wide for causes"
+    )
 
 
 def largest_loss(row: Row) -> str:

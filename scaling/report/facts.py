@@ -14,6 +14,7 @@ from scaling.analysis.table.rows import Row
 from scaling.quiet import canary
 from scaling.records import network
 from scaling.records.burn_in import MOST_ROUNDS, asked_s
+from scaling.records.events import Finished
 from scaling.records.host import Gpu, HostInfo
 from scaling.records.point import WANTED, Point
 from scaling.records.run import IN_LAB, ZEROMQ, Header, PointRecord
@@ -71,12 +72,16 @@ def facts(
 
 
 def setting(header: Header, records: Sequence[PointRecord]) -> tuple[str, ...]:
-    """Return `digits-cnn, fp32, 32 a device (weak)`, other works, devices, hosts and start."""
+    """Return `digits-cnn, fp32, 32 a device (weak)`, other works, devices, hosts and start. A script decides its
+    precision, and its batch is known once it has run."""
     works, shares = [], {"weak": "a device", "strong": "in all", "node": "a node"}
-    for point in (record.point for record in records if record.point.kind in WANTED):
-        work, size = point.workload, point.reference.batch_size
-        batch = f", {size} {shares[work.batch_rule]} ({work.batch_rule})" if work.unit != "steps" else ""
-        works.append(f"{work.model}, {work.precision}{batch}")
+    for record in records:
+        work, size = record.point.workload, record.point.reference.batch_size
+        batch = f"{size} {shares[work.batch_rule]} ({work.batch_rule})"
+        is_known = work.unit != "steps" and (not work.script or record.outcome == Finished())
+        if record.point.kind in WANTED:
+            shown = ("" if work.script else work.precision, batch if is_known else "")
+            works.append(", ".join(filter(None, (work.model, *shown))))
     works, names = list(dict.fromkeys(works)), _names(header)
     hosts = f"{plural(len(names), 'host')} {several(names, 4)}" if names else ""
     more = f"and {counted(len(works) - 1, 'other')}" if len(works) > 1 else ""

@@ -99,7 +99,7 @@ def shortened(text: str) -> str:
     most = MOST_OF_FAILURE if found else MOST
     if len(head) <= most:
         return head + end
-    cuts = [(mark[0], mark.start()) for mark in re.finditer(r"[.;:,](?= )", head[:most])]
+    cuts = [(mark[0], mark.start()) for mark in re.finditer(r"[.;,](?= )", head[:most])]
     cuts = [(sign, at) for sign, at in cuts if at >= LEAST and head[:at].count("(") == head[:at].count(")")]
     of_clauses = [at for sign, at in cuts if sign != ","] or [at for _, at in cuts]
     cut = head[: of_clauses[-1]] if of_clauses else shorten(head, most, placeholder="")

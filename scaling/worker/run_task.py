@@ -119,7 +119,8 @@ def message_of(error: BaseException, limit: int = 500) -> str:
     if isinstance(error, ScalingError):
         return str(error)
     name, lines = type(error).__name__, [line for line in str(error).splitlines() if line.strip()]
-    text = f"{name}: {telling(lines).removeprefix(f'{name}: ')}" if lines else name
+    said = telling(lines).removeprefix(f"{name}: ") if lines else ""
+    text = f"{name}: {said}" if said else name
     stripped = [line.strip() for line in lines]
     if LAST_ERROR in stripped[:-1]:
         text += f" ({stripped[stripped.index(LAST_ERROR) + 1]})"

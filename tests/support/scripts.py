@@ -19,6 +19,7 @@ from tests.support.inline import Launch, Run
 LOOP = """
 import argparse
 import os
+import socket
 import time
 
 import torch
@@ -30,6 +31,9 @@ parser.add_argument("--batch-size", type=int, default=32)
 parser.add_argument("--plant", default="")
 parser.add_argument("--steps", type=int, default=100_000)
 args = parser.parse_args()
+if args.plant == "alone":
+    port = socket.create_server(("", 0)).getsockname()[1]
+    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT=str(port))
 rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 draws = torch.Generator().manual_seed(rank)
 

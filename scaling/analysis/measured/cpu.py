@@ -19,6 +19,9 @@ from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import CpuTime, Telemetry
 from scaling.text import percent
 
+# CPU time that was counted for so many times its steps' seconds has pauses of a script in it.
+PAUSED = 3.0
+
 # ---------------------------------------------------------------- cpu use
 
 
@@ -108,7 +111,7 @@ def cpu_step(record: PointRecord) -> CpuStep | None:
     if not isinstance(record.outcome, Finished) or record.point.hardware.device != "cpu":
         return None
     ranks = [rank for rank in record.ranks if rank.windows]
-    if not ranks:
+    if not ranks or (record.point.workload.script and any(map(_paused, ranks))):
         return None
     seats = {rank.launch_rank: _use(rank.telemetry, _span(rank), rank.threads) for rank in ranks}
     span, threads = _mean_span(ranks), ranks[0].threads
@@ -193,6 +196,12 @@ Span = tuple[float, float]
 def _span(rank: RankRecord) -> Span:
     steps = sum(window.steps for window in rank.windows)
     return steps, rank.measured_s / steps if steps else 0.0
+
+
+def _paused(rank: RankRecord) -> bool:
+    """Return whether the CPU time is of far more than steps: a script's pauses are in it, such as evaluation."""
+    cpu, (_, step_s) = rank.telemetry.cpu, _span(rank)
+    return cpu is not None and cpu.wall_s > PAUSED * cpu.steps * step_s
 
 
 def _use(telemetry: Telemetry, span: Span, cores: int) -> Use | None:

@@ -103,7 +103,8 @@ def read(words: Sequence[str]) -> Command:
     is_module = rest[0] in MODULE_FLAGS
     target, *arguments = rest[is_module:]
     said = f"{', '.join(dropped)} dropped: scaling starts the ranks"
-    said += "; set ACCELERATE_MIXED_PRECISION and the like" if "accelerate launch -" in said else ""
+    if "accelerate launch -" in said:
+        said += "; options that change the training need variables: ACCELERATE_MIXED_PRECISION=bf16"
     return Command(target, is_module, tuple(arguments), (said,) if any(dropped) else ())
 
 
@@ -210,6 +211,8 @@ class Script(Strategy):
             **network_env.nccl_log(task),
             **(horovod.rank_environ(task) | bound if "horovod" in mentions else {}),
             **(_cluster(task) if {"tensorflow", "keras"} & mentions else {}),
+            # Accelerate trains each rank alone on a CPU without it.
+            **({"ACCELERATE_USE_CPU": "true"} if task.point.hardware.device == "cpu" else {}),
         }
 
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:

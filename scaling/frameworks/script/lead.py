@@ -173,7 +173,8 @@ def _lead(task: Task, given: command.Command, own: Path, start: Start) -> None:
         failure = ScriptError(_where(error, folder, name))
     finally:
         os._exit = end
-    if not BATON.steps and task.point.kind not in EXCHANGING and not os.environ.get(ALONE):
+    may_need_torchruns = not BATON.steps and not watch.SEEN.own_ranks and task.point.kind not in EXCHANGING
+    if may_need_torchruns and not os.environ.get(ALONE):
         _again(task, start)
     BATON.fail(failure)
 
@@ -217,7 +218,7 @@ def _prepared(task: Task) -> Path:
     if not task.point.workload.in_place:
         source = Path.cwd()
         _copied(source, own, is_first=task.local_rank == 0 or not exchanges)
-        os.chdir(own / COPY / source.name)
+        os.chdir(own / COPY / source.relative_to(source.anchor))
     return own
 
 
@@ -232,24 +233,27 @@ def _show_own_gpu(task: Task) -> None:
 # ---------------------------------------------------------------- copy of the working directory
 
 # Larger files are linked. A folder with more entries, and those of tools, are linked as a whole.
-SMALL_BYTES, MOST_FILES = 1 << 20, 2000
+SMALL_BYTES, MOST_FILES, MOST_ABOVE = 1 << 20, 2000, 4
 LINKED = {".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", "results", "wandb"}
 COPY, COPY_S, LOOK_S = "copy", 60.0, 0.02
 
 
 def _copied(source: Path, own: Path, *, is_first: bool) -> None:
-    """Copy small files of a folder, link large ones, and link the entries beside it (`../data`). Other ranks wait
-    for the first rank's copy."""
+    """Copy small files of a folder, link large ones, and link the entries beside it and beside the folders above
+    (`../data`, `../../data`). Other ranks wait for the first rank's copy."""
     folder = own / COPY
     if is_first:
         shutil.rmtree(own, ignore_errors=True)
         part = own / "part"
-        (part / source.name).mkdir(parents=True)
-        _copy(source, part / source.name, [MOST_FILES], own)
-        with suppress(OSError):
-            for entry in islice(os.scandir(source.parent), MOST_FILES):
-                if entry.name != source.name:
-                    (part / entry.name).symlink_to(entry.path)
+        inner = part / source.relative_to(source.anchor)
+        inner.mkdir(parents=True)
+        _copy(source, inner, [MOST_FILES], own)
+        for above in islice(source.parents, MOST_ABOVE):
+            with suppress(OSError):
+                for entry in islice(os.scandir(above), MOST_FILES):
+                    link = part / above.relative_to(source.anchor) / entry.name
+                    if not link.exists():
+                        link.symlink_to(entry.path)
         part.rename(folder)
         return
     end_s = time.monotonic() + COPY_S
@@ -305,12 +309,10 @@ def _early(name: str, how: str, said: str = "") -> ScriptError:
         return ScriptError(f"{name}: {watch.NO_BATCH}")
     if steps := max(BATON.steps, watch.SEEN.events):
         return ScriptError(f"{name} {how} after {counted(steps, 'step')}: give it more epochs or steps")
-    return ScriptError(f"{name} {how} without a training step that was seen: {NO_STEP}")
+    return ScriptError(f"{name} {how} without a training step: {NO_STEP}")
 
 
-NO_STEP = (
-    "no optimizer of torch and no Keras fit stepped; add `scaling.step(samples=N)` (import scaling) to its loop"
-)
+NO_STEP = "add `scaling.step(samples=N)` to its loop (import scaling); no torch optimizer and no Keras fit stepped"
 
 
 def _last_said(task: Task) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from multiprocessing import active_children
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -20,7 +21,7 @@ from scaling.frameworks import feeding
 from scaling.frameworks.abilities import Rank, Tracer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.script.lead import ALONE, BATON, NO_STEP, is_own, shown
-from scaling.frameworks.script.watch import SEEN, ScriptError, collectives, has_joined
+from scaling.frameworks.script.watch import OWN_PROCESSES, SEEN, ScriptError, collectives, has_joined
 from scaling.hosts import proc
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
@@ -70,9 +71,8 @@ class Script(Rank):
         self._feed = _Feed(task.point.workload.samples_per_step, SEEN.probed_samples())
         feeding.add(self._feed)
         if ALONE in os.environ:
-            self.notes += (
-                "the script needs torchrun's variables: one device has WORLD_SIZE=1, incl. its DDP of one",
-            )
+            also = ", incl. its DDP of one" if SEEN.parallel else ""
+            self.notes += (f"the script needs torchrun's variables: one device has WORLD_SIZE=1{also}",)
         elif self._is_alone and SEEN.parallel:
             self.notes += ("the script has its DDP of one on one device too, which costs time",)
         if not self._feed.fed:
@@ -89,7 +89,9 @@ class Script(Rank):
 
         def look(frame: FrameType | None) -> None:
             if time.monotonic() > end_s:
-                raise ScriptError(f"no step within {limit_s:.0f} s, in {_place(frame)}: {NO_STEP}")
+                own = any(not each.daemon for each in active_children())
+                what = OWN_PROCESSES if own else NO_STEP
+                raise ScriptError(f"no step within {limit_s:.0f} s: {what}; it is in {_place(frame)}")
 
         BATON.step(LOOK_S, look)
 
@@ -202,10 +204,7 @@ class Script(Rank):
                 f"host; lower num_workers"
             )
         if not self._exchanges:
-            torch = sys.modules.get("torch")
-            grouped = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
-            why = "no DistributedDataParallel around the model?" if grouped else "the script ignores WORLD_SIZE"
-            notes.append(f"audit: gradients are not exchanged between steps: {why}")
+            notes.append(f"audit: gradients are not exchanged between steps: {_why_not_exchanged()}")
         if outside := self.parameters - sum(each.numel() for each in SEEN.replicated):
             share = f"{outside:,} of {self.parameters:,} parameters"
             notes.append(f"{share} are outside of DistributedDataParallel: ranks were not compared by them")
@@ -227,6 +226,15 @@ class Script(Rank):
             uuids = (str(torch.cuda.get_device_properties(each).uuid) for each in devices)
             found["gpu"] = ",".join(sorted(uuids))
         return found
+
+
+def _why_not_exchanged() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return "it makes no process group; does the script ignore WORLD_SIZE?"
+    if torch.distributed.get_world_size() < SEEN.world_size:
+        return "its process group has fewer ranks; scaling sets RANK and WORLD_SIZE, and no MPI"
+    return "no DistributedDataParallel around the model?"
 
 
 class _Feed(feeding.Source):

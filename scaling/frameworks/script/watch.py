@@ -35,6 +35,10 @@ REPLACED = 256
 PATIENCE = 3_600_000
 
 
+OWN_PROCESSES = (
+    "starts processes of its own: call the function directly; scaling starts the ranks, with torchrun's RANK and "
+    "WORLD_SIZE"
+)
 NO_BATCH = "its DataLoader gives this rank no batch: too few samples for so many ranks, with drop_last"
 
 
@@ -100,6 +104,7 @@ class Seen:
         self.ends: Callable[[], None] = lambda: None
         self.world_size = 1
         self.port = 0  # of torch's store
+        self.own_ranks = 0  # that the script itself starts
         self.counts_tokens = False
         self.waited_s = 0.0
         self.optimizers: dict[int, Any] = {}
@@ -115,7 +120,7 @@ class Seen:
         self.first = (0, 0)  # samples by loaders and by forward passes at the first event
         self.told = 0
         self.events = 0  # of optimizers
-        self.probed = 0  # samples by all models' forward passes, since the first event
+        self.probed: dict[int, int] = {}  # samples by the forward passes of each model, since the first event
         self.probe: Any = None
         self.keras_batch = 0
         self.parallel: dict[int, Any] = {}
@@ -164,7 +169,7 @@ class Seen:
             self.events += 1
             self._take()
             if self.events == 1:
-                self.probed, self.first = 0, (self.in_loaders, self.in_forward)
+                self.probed, self.first = {}, (self.in_loaders, self.in_forward)
             self.optimizers.setdefault(id(optimizer), optimizer)
             if self.cycle.ends(id(optimizer)):
                 self.ends()
@@ -182,7 +187,7 @@ class Seen:
         if self.probe is not None:
             self.probe.remove()
         steps = (self.events - 1) / (self.cycle.length or 1)
-        return self.probed / steps if steps else 0.0
+        return min(self.probed.values(), default=0) / steps if steps else 0.0
 
     def size(self, batch: Any) -> int:
         found = first_tensor(batch)
@@ -222,7 +227,8 @@ class Seen:
     def parameters(self) -> list[Any]:
         groups = (group for one in self.optimizers.values() for group in getattr(one, "param_groups", ()))
         every = {id(each): each for group in groups for each in group["params"]}
-        return [each for each in every.values() if each.requires_grad]
+        # A script may freeze one model while it trains another.
+        return [each for each in every.values() if each.requires_grad or each.grad is not None]
 
     @property
     def replicated(self) -> list[Any]:
@@ -352,9 +358,10 @@ def _models(module: Any) -> None:
     call = module.Module._call_impl.__code__
 
     def called(model: Any, inputs: Any) -> None:
-        if _is_outermost(call) and model.training and next(model.parameters(), None) is not None:
+        trains = model.training and sys.modules["torch"].is_grad_enabled()
+        if trains and _is_outermost(call) and next(model.parameters(), None) is not None:
             with suppress(Exception):
-                SEEN.probed += SEEN.size(inputs)
+                SEEN.probed[id(model)] = SEEN.probed.get(id(model), 0) + SEEN.size(inputs)
 
     SEEN.probe = module.register_module_forward_pre_hook(called)
 
@@ -394,14 +401,15 @@ def _loader(module: Any) -> None:
 
 
 def collectives() -> int | None:
-    """Return the collectives of torch so far, by the sequence numbers of its process groups.
+    """Return the collectives of torch so far, by the sequence numbers of its process groups of several ranks.
 
     None if a backend does not count them, as MPI's.
     """
     module = sys.modules.get("torch.distributed.distributed_c10d")
     groups = module._world.pg_map if module else ()
     try:
-        backends = [each._get_backend(device) for each in groups for device in each._device_types]
+        shared = [each for each in groups if each.size() > 1]
+        backends = [each._get_backend(device) for each in shared for device in each._device_types]
         return sum(int(one._get_sequence_number_for_group()) for one in backends)
     except (AttributeError, RuntimeError):
         return None
@@ -435,10 +443,18 @@ def _patient(owner: Any, name: str) -> None:
 
 
 def _rendezvous(module: Any) -> None:
-    """Give each point its own port: a script may name one, and copies of it run at once."""
+    """Give each point its own port: a script may name one, and copies of it run at once. A world of another size
+    is the script's own, such as that of each rank alone."""
 
-    def stored(original: Any, host: str, port: int, *given: Any, **named: Any) -> Any:
-        return original(host, SEEN.port or port, *given, **named)
+    def stored(original: Any, host: str, port: int, rank: int, size: int, *given: Any, **named: Any) -> Any:
+        if size > SEEN.world_size == 1:
+            SEEN.own_ranks = size
+            raise ScriptError(
+                f"starts {size} ranks for one device: give their number by {{devices}} in an argument, "
+                "or by WORLD_SIZE"
+            )
+        is_the_points = SEEN.port and size == SEEN.world_size
+        return original(host, SEEN.port if is_the_points else port, rank, size, *given, **named)
 
     if hasattr(module, "_create_c10d_store"):  # private: without it, a port of the script remains
         _wrapped(module, "_create_c10d_store", stored)
@@ -457,10 +473,7 @@ def _replicates() -> None:
 
 
 def _spawns() -> None:
-    raise ScriptError(
-        "starts processes of its own (torch.multiprocessing); scaling starts the ranks: call the function "
-        "directly, with the RANK and WORLD_SIZE of torchrun"
-    )
+    raise ScriptError(OWN_PROCESSES)
 
 
 def _keras_batches(module: Any) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from scaling.records.events import Failed
+from scaling.records.events import Failed, Finished
+from scaling.report.facts import setting
 from scaling.report.formats import screen
 from scaling.report.material import Material, Place
+from scaling.report.notes import shortened
 from tests.support import scripts
 from tests.support.matrix import cases
 from tests.support.scripts import exchange, measured, row_of
@@ -37,6 +39,7 @@ def test_a_loop_is_measured_with_its_copies(tmp_path: Path) -> None:
     text = screen.render(material, Place(""), color=False, width=80)
     assert "train.py reaches" in " ".join(text.split())
     assert material.doc.last_line.startswith("scaling: script:train.py N=2 ")
+    assert setting(found.header, found.records)[0] == "train.py, 16 a device (weak)"
 
 
 LIBRARIES = {
@@ -64,6 +67,14 @@ def test_a_librarys_loop_is_measured(library: str, tmp_path: Path) -> None:
     assert parameters is None or ready.parameters == parameters
     # Keras 3 cannot fit under MultiWorkerMirroredStrategy (TensorFlow 2.21): each rank trains its own model.
     assert ("AUDIT" in row.flags) == (library == "tensorflow"), row.footnotes
+
+
+def test_accelerates_launcher_is_dropped_and_its_ranks_exchange(tmp_path: Path) -> None:
+    if find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    source = scripts.ACCELERATE.replace("cpu=True, ", "")
+    row = row_of(measured(tmp_path, source, script="accelerate launch --cpu train.py", **EXCHANGE))
+    assert not {"AUDIT", "FAILED"} & set(row.flags), row.footnotes
 
 
 def edited(*changes: tuple[str, str]) -> str:
@@ -121,16 +132,39 @@ def test_a_script_that_needs_torchruns_variables_has_them_in_its_copies(tmp_path
     assert row.efficiency is not None and any("needs torchrun's variables" in note for note in row.footnotes)
 
 
+NOT_EXCHANGED = "gradients are not exchanged between steps:"
+
+
+def test_a_script_that_starts_a_fixed_number_of_ranks_has_no_baseline(tmp_path: Path) -> None:
+    """As Lightning with `devices=2`: without torchrun's variables it starts two ranks on the one device."""
+    own = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
+    source = f"import os\nfor one in {own}.items():\n    os.environ.setdefault(*one)\n{scripts.LOOP}"
+    found = measured(tmp_path, source, kinds=["exchange", "each"])
+    assert exchange(found).outcome == Finished()
+    (outcome,) = (record.outcome for record in found.records if record.point.kind == "each")
+    assert (
+        isinstance(outcome, Failed)
+        and "starts 2 ranks for one device: give their number by {devices}" in outcome.message
+    )
+
+
 @pytest.mark.parametrize(
     ("plant", "said"),
     [
-        ("no-ddp", "gradients are not exchanged between steps: no DistributedDataParallel around the model?"),
-        ("ignores", "gradients are not exchanged between steps: the script ignores WORLD_SIZE"),
+        ("no-ddp", f"{NOT_EXCHANGED} no DistributedDataParallel around the model?"),
+        ("ignores", f"{NOT_EXCHANGED} it makes no process group; does the script ignore WORLD_SIZE?"),
+        (
+            "alone",
+            f"{NOT_EXCHANGED} its process group has fewer ranks; scaling sets RANK and WORLD_SIZE, and no MPI",
+        ),
         ("no-sampler", "every rank reads the same samples: no DistributedSampler?"),
     ],
 )
 def test_a_fault_is_found(plant: str, said: str, tmp_path: Path) -> None:
-    row = row_of(measured(tmp_path, scripts.LOOP, "--plant", plant, **EXCHANGE))
+    """`alone`: each rank is a world of its own, as with mpi4py in a process that no mpirun started. Libraries that
+    log for TensorBoard import TensorFlow."""
+    source = edited(("done = 0", "import sys\nsys.modules['tensorflow'] = sys\ndone = 0"))
+    row = row_of(measured(tmp_path, source, "--plant", plant, **EXCHANGE))
     assert "AUDIT" in row.flags and f"audit: {said}" in row.footnotes
 
 
@@ -191,7 +225,7 @@ BAD = {
         "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n",
         "train.py:2: starts processes of its own",
     ),
-    "exits hard": ("import os\nos._exit(0)\n", "train.py called exit(0) without a training step that was seen"),
+    "exits hard": ("import os\nos._exit(0)\n", "train.py called exit(0) without a training step"),
 }
 
 
@@ -202,6 +236,7 @@ def test_a_script_that_cannot_be_measured_costs_its_cell_one_line(how: str, tmp_
     found = measured(tmp_path, source, *words, **EXCHANGE)
     outcome = exchange(found).outcome
     assert isinstance(outcome, Failed) and said in outcome.message, outcome
+    assert setting(found.header, found.records)[0] == "train.py"
 
 
 @pytest.mark.matrix
@@ -212,19 +247,39 @@ def test_a_copy_of_a_loop_over_several_workers_is_a_cluster_of_one(tmp_path: Pat
     assert (row.workload.batch_size, row.workload.batch_rule) == (16, "weak")
 
 
-def test_a_script_that_makes_no_step_says_where_it_is(tmp_path: Path) -> None:
-    found = measured(tmp_path, "import time\nwhile True:\n    time.sleep(0.1)\n", startup_timeout_s=8, **EXCHANGE)
+SILENT = {
+    "sleeps": ("import time\nwhile True:\n    time.sleep(0.1)", "add `scaling.step(samples=N)` to its loop", ":3"),
+    "starts a process": (
+        "import multiprocessing, time\n"
+        "child = multiprocessing.Process(target=time.sleep, args=[60])\nchild.start()\nchild.join()",
+        "starts processes of its own: call the function directly",
+        ":4",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SILENT)
+def test_a_script_that_makes_no_step_says_what_to_do_and_where_it_is(how: str, tmp_path: Path) -> None:
+    source, what, line = SILENT[how]
+    found = measured(tmp_path, source, startup_timeout_s=8, **EXCHANGE)
     outcome = exchange(found).outcome
-    assert isinstance(outcome, Failed) and "no step within 3 s, in train.py:3" in outcome.message
+    assert isinstance(outcome, Failed) and outcome.message.startswith(f"no step within 3 s: {what}")
+    assert f"train.py{line}" in outcome.message
+    assert what in shortened(f"train.py N=2: error: {outcome.message}")
 
 
-def test_a_script_finds_what_stands_beside_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_finds_what_stands_beside_its_folder_and_those_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "images").write_text("x")
-    (tmp_path / "code").mkdir()
-    monkeypatch.chdir(tmp_path / "code")
-    source = f"open('../data/images').read()\nopen('../code/train.py').read()\n{scripts.LOOP}"
-    assert row_of(measured(tmp_path / "code", source, **EXCHANGE)).samples_per_s is not None
+    folder = tmp_path / "code" / "deep"
+    folder.mkdir(parents=True)
+    (tmp_path / "code" / "labels").write_text("x")
+    monkeypatch.chdir(folder)
+    reads = ("'../labels'", "'../../data/images'", "'../deep/train.py'", "__file__ + '/../../../data/images'")
+    source = "import os\n" + "".join(f"open(os.path.normpath({each})).read()\n" for each in reads) + scripts.LOOP
+    assert row_of(measured(folder, source, **EXCHANGE)).samples_per_s is not None
 
 
 def test_a_script_writes_into_a_copy_of_its_folder(tmp_path: Path) -> None:

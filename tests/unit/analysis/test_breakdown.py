@@ -529,6 +529,24 @@ PARTS = {
 }
 
 
+@pytest.mark.parametrize("script", ["train.py", ""])
+def test_cpu_time_of_a_scripts_pauses_is_no_cause(script: str) -> None:
+    """Rank 0 evaluates for ten times its steps, and the others wait for it."""
+
+    def paused(made: PointRecord) -> PointRecord:
+        work = replace(made.point.workload, script=script)
+        made = replace(made, point=replace(made.point, workload=work))
+        cpu = made.ranks[0].telemetry.cpu
+        if made.point.kind != "exchange" or cpu is None:
+            return made
+        threads = tuple(replace(one, run_s=10 * one.run_s) for one in cpu.threads)
+        telemetry = Telemetry(cpu=replace(cpu, wall_s=10 * cpu.wall_s, threads=threads))
+        return replace(made, ranks=(replace(made.ranks[0], telemetry=telemetry), *made.ranks[1:]))
+
+    found = loss_of(by_size([paused(one) for one in run(Plan())])[4])
+    assert (found.exchange_cpu is None) == bool(script) and found.straggling is not None
+
+
 def test_the_parts_of_the_exchange_s_cpu_are_reported() -> None:
     """Without a single rank (--world-sizes 4) and with one round, those that need none."""
     plan = Plan(hooks_s=0.003, steals_s=0.008)

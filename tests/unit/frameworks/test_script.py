@@ -43,6 +43,7 @@ def test_a_launcher_in_front_is_dropped(
     found = command.read(given_.split())
     assert (found.target, found.is_module, found.arguments) == (target, is_module, arguments)
     assert (dropped in found.notes[0]) if dropped else not found.notes
+    assert any("ACCELERATE_MIXED_PRECISION" in note for note in found.notes) == ("accelerate" in dropped)
 
 
 @pytest.mark.parametrize(
@@ -286,6 +287,25 @@ def test_a_model_that_sees_a_batch_several_times_has_no_more_samples(in_forward:
     assert seen.counted == 4 * counted
 
 
+def test_parts_of_a_model_that_see_the_same_batch_have_its_samples_once() -> None:
+    """A body and two heads, as of actor and critic, that the script calls one after the other."""
+    seen = Seen()
+    for _ in range(3):
+        seen.probed = {part: samples + 8 for part, samples in (seen.probed or dict.fromkeys(range(3), 0)).items()}
+        seen.stepped(None)
+    assert seen.probed_samples() == 8
+
+
+def test_a_model_that_is_frozen_while_another_trains_has_parameters_of_the_training() -> None:
+    seen = Seen()
+    generator = SimpleNamespace(requires_grad=False, grad=Array(3))
+    frozen = SimpleNamespace(requires_grad=False, grad=None)
+    discriminator = SimpleNamespace(requires_grad=True, grad=None)
+    for params in ([generator, frozen], [discriminator]):
+        seen.stepped(SimpleNamespace(param_groups=[{"params": params}]))
+    assert seen.parameters == [generator, discriminator]
+
+
 @pytest.mark.parametrize("batch", ["text", 3, None, [], {"a": Array()}])
 def test_a_batch_without_arrays_has_none(batch: Any) -> None:
     assert first_tensor(batch) is None
@@ -305,7 +325,11 @@ class Backend:
 def test_collectives_are_counted_if_each_backend_counts_its_own(
     numbers: Sequence[int], known: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups = [SimpleNamespace(_device_types=["cpu"], _get_backend=lambda _, at=at: Backend(at)) for at in numbers]
+    groups = [
+        SimpleNamespace(_device_types=["cpu"], _get_backend=lambda _, at=at: Backend(at), size=lambda: 2)
+        for at in numbers
+    ]
+    groups.append(SimpleNamespace(size=lambda: 1))  # the ranks of it exchange nothing
     module = SimpleNamespace(_world=SimpleNamespace(pg_map=groups))
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", module)
     assert watch.collectives() == known
