@@ -287,7 +287,10 @@ class _Reading:
             if run and (shape.kind != run[0][1].kind or one.rank != run[0][0].rank or len(run) == _MOST_RUN):
                 self._read_run(run)
                 run.clear()
-            run.append((one, shape))
+            if shape.kind:
+                run.append((one, shape))
+            else:
+                self._read(one, shape)
         self._read_run(run)
         self._close()
         rows = tuple(self.rows)
@@ -321,16 +324,15 @@ class _Reading:
         return shape
 
     def _read_run(self, run: Sequence[tuple[LogLine, _Shape]]) -> None:
-        """Read lines of one rank; those of a plain kind at once, if their steps rise."""
+        """Read plain lines of one rank and kind, at once if there are many and their steps rise."""
         if len(run) >= _LEAST_RUN and (kind := run[0][1].kind):
             texts = {name: [one.text[shape.places[name]] for one, shape in run] for name in run[0][1].places}
             if self.launch.add_run(run[0][0].rank, kind[0], texts):
                 return
         for one, shape in run:
-            if not self._read(one, shape) and shape.is_data and self.grammar.no_data not in one.text:
-                self.skipped.add(one)
+            self._read(one, shape)
 
-    def _read(self, one: LogLine, shape: _Shape) -> bool:
+    def _read(self, one: LogLine, shape: _Shape) -> None:
         spoke = bool(shape.forms) and self._match(one, shape.forms)
         if shape.is_object and self.grammar.objects:
             try:
@@ -338,11 +340,14 @@ class _Reading:
                     spoke |= self._add(one, said) if said.get("begins") else self.launch.add(one, said)
             except DAMAGED:
                 self.skipped.add(one)
-        if shape.common and not spoke:
+        if spoke:
+            return
+        if shape.common:
             self._match(one, shape.common)
-        if shape.is_counted and not spoke:
+        if shape.is_counted:
             self.launch.add(one, counts(one.text))
-        return spoke
+        if shape.is_data and self.grammar.no_data not in one.text:
+            self.skipped.add(one)
 
     def _match(self, one: LogLine, found: Iterable[_Match]) -> bool:
         """Add what the forms find in a line. Return True if it says a rate."""
