@@ -316,7 +316,7 @@ class Launch:
 
 
 def _whole(value: int | str) -> int:
-    return int(value.replace(",", "") if isinstance(value, str) else value)
+    return int(value.replace(",", "") if isinstance(value, str) and "," in value else value)
 
 
 class Unfinished(Refused):

@@ -160,16 +160,15 @@ def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
 def _bar(text: str, bar: Sequence[slice], launch: Launch) -> Mapping[str, Any]:
     """A count that is drawn again has the seconds of a validation."""
     epoch, done, value, last = text[bar[0]] or "0", text[bar[1]], float(text[bar[2]]), launch.last
-    drawn = f"{epoch} {int(done)}"
+    drawn = f"{epoch} {done}"
     if not value or last.get("_done") == drawn or not int(done):
         return {}
     # an earlier epoch is of another training, whose epochs were not validated yet
-    is_back = int(epoch) < int(last.get("_last", "0")) or "_back" in last
-    where = {"_last": epoch, "_back": "yes"} if is_back else {"_last": epoch}
+    is_back = "_back" in last or int(epoch) < int(last.get("_last", "0"))
     if not is_back and epoch in launch.facts["validated"]:
-        return where
-    rate = value if text[bar[3]] == "it/s" else 1 / value
-    return {**where, "epoch": epoch, "step": done, "bar_rate": rate, "_done": drawn}
+        return {"_last": epoch}
+    rate, back = value if text[bar[3]] == "it/s" else 1 / value, "yes" if is_back else None
+    return {"_last": epoch, "_back": back, "epoch": epoch, "step": done, "bar_rate": rate, "_done": drawn}
 
 
 LIGHTNING = Grammar(
