@@ -180,6 +180,7 @@ def _in_all(made: plan.Plan) -> str:
         until = f"rounds until {duration(made.burn_in_s)} are over, {made.rounds} rounds at least"
         return f"{counted(len(made.cells), 'point')} a round, {until}"
     about = f"about {duration(made.estimate_s)}" if made.estimate_s else "of unknown duration"
+    about += ", longer if the script's steps are slow" * bool(made.estimate_s and made.config.script)
     return f"{counted(len(made.cells) * made.rounds, 'point')} in all, {about}"
 
 

@@ -216,6 +216,7 @@ def introduction(header: Header, total: int) -> Iterator[str]:
         yield f"batch: {rule}; world sizes: {sizes}"
     yield from _hosts(header)
     about = f", about {duration(header.estimate_s)}" if header.estimate_s else ""
+    about += ", longer if the script's start or its steps are slow" * bool(about and config.get("script"))
     if burn_in_s := asked_s(config):
         about = f", then rounds until {duration(burn_in_s)} are over"
     yield f"{counted(total, 'point')} planned{about}"

@@ -354,6 +354,11 @@ def test_the_log_begins_with_the_time_of_the_burn_in() -> None:
     assert last == "14 points planned, then rounds until 2 h 0 min are over"
 
 
+def test_the_log_of_a_script_says_that_its_steps_decide_how_long_it_takes() -> None:
+    *_, last = introduction(header(config={"script": "train.py"}, estimate_s=44.0), 9)
+    assert last == "9 points planned, about 44 s, longer if the script's start or its steps are slow"
+
+
 # ---------------------------------------------------------------- what it keeps
 
 
