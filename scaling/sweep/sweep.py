@@ -249,6 +249,9 @@ class Sweep:
             for index, group in enumerate(self.plan.round(number)):
                 self._measure(group, len(self.plan.cells) * planned, index)
             number += 1
+            if self.plan.config.script and all(isinstance(one.outcome, Failed) for one in self.records):
+                self.view.note("the script failed in all points: other rounds are left out")
+                break
 
     def begin(self) -> None:
         for said in preload(self.plan, self.mailbox, self._bench.clocks.startup_s):

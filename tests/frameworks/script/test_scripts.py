@@ -239,6 +239,11 @@ def test_a_script_that_cannot_be_measured_costs_its_cell_one_line(how: str, tmp_
     assert setting(found.header, found.records)[0] == "train.py"
 
 
+def test_a_script_that_fails_in_all_points_is_not_started_for_other_rounds(tmp_path: Path) -> None:
+    found = measured(tmp_path, "raise ValueError\n", **{**EXCHANGE, "rounds": 3})
+    assert [record.point.round for record in found.records] == [0]
+
+
 @pytest.mark.matrix
 def test_a_copy_of_a_loop_over_several_workers_is_a_cluster_of_one(tmp_path: Path) -> None:
     if find_spec("tensorflow") is None:
