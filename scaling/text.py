@@ -173,15 +173,22 @@ def signal_name(number: int) -> str:
 
 
 # Lines that do not say what happened: headings, and frames of Python, TensorFlow (`[[`) and MXNet (`[bt]`).
-FRAME = 'File "'
-HEADING = re.compile(rf"\s*({FRAME}|\[bt\]|\[\[|\d+ root error|.*:$)")
+_FRAME = 'File "'
+_HEADING = re.compile(rf"\s*({_FRAME}|\[bt\]|\[\[|\d+ root error|.*:$)")
 
 
-def telling(lines: Sequence[str]) -> str:
-    """Return the first line that is no heading, frame, or source line indented below one; else the first."""
+def error_line(error: BaseException) -> str:
+    """Return `ValueError: text`, or the type alone for an error without a text.
+
+    The text is the first line that is no heading, frame, or source line indented below one; else the first line.
+    """
+    name, lines = type(error).__name__, [line for line in str(error).splitlines() if line.strip()]
+    said = next(iter(lines), "")
     for before, line in zip(["", *lines], lines, strict=False):
         below, above = (len(one) - len(one.lstrip()) for one in (line, before))
-        is_source = before.lstrip().startswith(FRAME) and below > above
-        if not is_source and not HEADING.match(line):
-            return line.strip()
-    return lines[0].strip()
+        is_source = before.lstrip().startswith(_FRAME) and below > above
+        if not is_source and not _HEADING.match(line):
+            said = line
+            break
+    said = said.strip().removeprefix(f"{name}: ")
+    return f"{name}: {said}" if said else name

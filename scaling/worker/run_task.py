@@ -37,7 +37,7 @@ from scaling.hosts import proc
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import COMMANDS_FD, GIVEN_TASK, Command, Task
-from scaling.text import readable, telling
+from scaling.text import error_line, readable
 from scaling.worker.loop import NanLoss, Worker, digest_taken, trace_path
 from scaling.worker.training import Learner, samples
 from scaling.workloads import data, feeds, layers, models
@@ -118,10 +118,7 @@ def message_of(error: BaseException, limit: int = 500) -> str:
     users stands alone. A longer text is cut between words."""
     if isinstance(error, ScalingError):
         return str(error)
-    name, lines = type(error).__name__, [line for line in str(error).splitlines() if line.strip()]
-    said = telling(lines).removeprefix(f"{name}: ") if lines else ""
-    text = f"{name}: {said}" if said else name
-    stripped = [line.strip() for line in lines]
+    text, stripped = error_line(error), [line.strip() for line in str(error).splitlines() if line.strip()]
     if LAST_ERROR in stripped[:-1]:
         text += f" ({stripped[stripped.index(LAST_ERROR) + 1]})"
     if len(text) <= limit:

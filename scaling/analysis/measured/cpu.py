@@ -111,7 +111,7 @@ def cpu_step(record: PointRecord) -> CpuStep | None:
     if not isinstance(record.outcome, Finished) or record.point.hardware.device != "cpu":
         return None
     ranks = [rank for rank in record.ranks if rank.windows]
-    if not ranks or (record.point.workload.script and any(map(_paused, ranks))):
+    if not ranks or (record.point.workload.script and any(map(_has_pauses, ranks))):
         return None
     seats = {rank.launch_rank: _use(rank.telemetry, _span(rank), rank.threads) for rank in ranks}
     span, threads = _mean_span(ranks), ranks[0].threads
@@ -198,7 +198,7 @@ def _span(rank: RankRecord) -> Span:
     return steps, rank.measured_s / steps if steps else 0.0
 
 
-def _paused(rank: RankRecord) -> bool:
+def _has_pauses(rank: RankRecord) -> bool:
     """Return whether the CPU time is of far more than steps: a script's pauses are in it, such as evaluation."""
     cpu, (_, step_s) = rank.telemetry.cpu, _span(rank)
     return cpu is not None and cpu.wall_s > PAUSED * cpu.steps * step_s

@@ -28,7 +28,7 @@ from scaling.frameworks.script import command, watch
 from scaling.frameworks.script.watch import ScriptError
 from scaling.records.point import EXCHANGING
 from scaling.records.task import COMMANDS_FD, EVENTS_FD, GIVEN_TASK, Task
-from scaling.text import counted, telling
+from scaling.text import counted, error_line
 
 # Variables of torchrun and of a batch system, which libraries take for a launch.
 LAUNCH = ("SLURM_", "TORCHELASTIC_", "PALS_", "FLUX_")
@@ -159,7 +159,7 @@ def lead(task: Task, act: Callable[[], int]) -> int:
 
 def _lead(task: Task, given: command.Command, own: Path, start: Start) -> None:
     name, folder, end = given.target, Path.cwd(), os._exit
-    os._exit = partial(_hard, end, os.getpid())
+    os._exit = partial(_exit_reported, end, os.getpid())
     try:
         _run(task, given, own / "out", start.folder)
         failure = _early(name, "ended")
@@ -173,13 +173,13 @@ def _lead(task: Task, given: command.Command, own: Path, start: Start) -> None:
         failure = ScriptError(_where(error, folder, name))
     finally:
         os._exit = end
-    may_need_torchruns = not BATON.steps and not watch.SEEN.own_ranks and task.point.kind not in EXCHANGING
+    may_need_torchruns = not BATON.steps and not watch.SEEN.starts_ranks and task.point.kind not in EXCHANGING
     if may_need_torchruns and not os.environ.get(ALONE):
         _again(task, start)
     BATON.fail(failure)
 
 
-def _hard(end: Callable[[int], NoReturn], process: int, status: int) -> NoReturn:
+def _exit_reported(end: Callable[[int], NoReturn], process: int, status: int) -> NoReturn:
     """End the script's main thread by an exception, which is reported; end other threads' and forks' process."""
     if os.getpid() == process and threading.current_thread() is threading.main_thread():
         raise SystemExit(status)
@@ -327,11 +327,7 @@ def _last_said(task: Task) -> str:
 
 def _where(error: BaseException, folder: Path, name: str) -> str:
     """Return `train.py:12: ValueError: text`, by the innermost line of the user's own code."""
-    if isinstance(error, ScriptError):
-        text = str(error)
-    else:
-        lines, kind = [line for line in str(error).splitlines() if line.strip()], type(error).__name__
-        text = f"{kind}: {telling(lines).removeprefix(f'{kind}: ')}" if lines else kind
+    text = str(error) if isinstance(error, ScriptError) else error_line(error)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown(error.filename, folder)}:{error.lineno}: {text}"
     own = [one for one in traceback.extract_tb(error.__traceback__) if is_own(one.filename)]

@@ -104,7 +104,7 @@ class Seen:
         self.ends: Callable[[], None] = lambda: None
         self.world_size = 1
         self.port = 0  # of torch's store
-        self.own_ranks = 0  # that the script itself starts
+        self.starts_ranks = False  # the script, more than one
         self.counts_tokens = False
         self.waited_s = 0.0
         self.optimizers: dict[int, Any] = {}
@@ -448,7 +448,7 @@ def _rendezvous(module: Any) -> None:
 
     def stored(original: Any, host: str, port: int, rank: int, size: int, *given: Any, **named: Any) -> Any:
         if size > SEEN.world_size == 1:
-            SEEN.own_ranks = size
+            SEEN.starts_ranks = True
             raise ScriptError(
                 f"starts {size} ranks for one device: give their number by {{devices}} in an argument, "
                 "or by WORLD_SIZE"

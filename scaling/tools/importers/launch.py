@@ -158,7 +158,6 @@ Kind = tuple[str, float, float]
 # the rank in a launcher's tag, and `<rank>` of a line
 Speaker = tuple[int | None, str | None]
 _NOBODY = (None, None)
-_NONE: NDArray[np.float64] = np.array([])
 
 
 class Launch:
@@ -171,14 +170,13 @@ class Launch:
         self.devices = 0
         self.facts: dict[str, dict[str, LogLine]] = defaultdict(dict)
         self.rates: dict[str, dict[Speaker, Rates]] = defaultdict(dict)
-        self.speakers: set[Speaker] = set()
         self.last: dict[str, str] = {}
         # the largest step of progress bars, by their length
         self.bars: dict[str, int] = {}
         self.failed = ""
         self.mixed = ""
         # the rates behind the value
-        self.used = _NONE
+        self.used: NDArray[np.float64] = np.array([])
         # what speakers said that begins a launch
         self.opened: set[tuple[Speaker, str]] = set()
 
@@ -210,9 +208,7 @@ class Launch:
         if not 0 < rate < MOST_RATE:
             return False
         speaker, of_name = (line.rank, values.get("rank")), self.rates[name]
-        if (rates := of_name.get(speaker)) is None:
-            rates = of_name[speaker] = Rates()
-            self.speakers.add(speaker)
+        rates = of_name.get(speaker) or of_name.setdefault(speaker, Rates())
         place, epoch, step = None, values.get("epoch"), values.get("step")
         if epoch is not None or step is not None:
             place = min(_whole(epoch or 0), _MOST) * SHIFT + _whole(step or 0) % SHIFT
@@ -243,12 +239,16 @@ class Launch:
         one.rates.frombytes(rates.tobytes())
         one.last = int(places[-1])
         self.rates[name][rank, None] = one
-        self.speakers.add((rank, None))
         return True
 
     def spoke(self, speaker: Speaker) -> bool:
         """True if this speaker, or one without a rank, has said a rate."""
-        return bool(self.speakers & {speaker, _NOBODY} or (speaker == _NOBODY and self.speakers))
+        speakers = self.speakers
+        return bool(speakers & {speaker, _NOBODY} or (speaker == _NOBODY and speakers))
+
+    @property
+    def speakers(self) -> set[Speaker]:
+        return {speaker for speakers in self.rates.values() for speaker in speakers}
 
     @property
     def content(self) -> tuple[object, ...]:

@@ -27,7 +27,7 @@ from scaling.tools.importers.engine import (
     split,
 )
 from scaling.tools.importers.launch import Launch, Line, form
-from scaling.tools.importers.lines import LogLine
+from scaling.tools.importers.lines import LONGEST_SHAPE, LogLine
 from scaling.tools.importers.logs import Refused, number
 
 # ---------------------------------------------------------------- Hugging Face's Trainer
@@ -129,7 +129,7 @@ _LAST_STATE = re.compile(r" (\d+)/\1 \[.*[ ,]val(?:id(?:ation)?)?[_/]\w+=")
 
 
 @lru_cache(maxsize=1024)
-def _found(shape: bytes) -> tuple[slice | None, Sequence[slice], bool]:
+def _places(shape: bytes) -> tuple[slice | None, Sequence[slice], bool]:
     """Where lines of a shape have their epoch, and their bar's epoch, count, rate and unit; if they validate."""
     if "Sanity Checking" in (text := shape.decode()):
         return None, (), False
@@ -140,7 +140,8 @@ def _found(shape: bytes) -> tuple[slice | None, Sequence[slice], bool]:
 
 def _of_lightning(line: LogLine, launch: Launch) -> Iterator[Mapping[str, Any]]:
     text, last = line.text, launch.last
-    trains, bar, validates = _found(line.shape)
+    of_shape = _places if len(line.shape) <= LONGEST_SHAPE else _places.__wrapped__
+    trains, bar, validates = of_shape(line.shape)
     if trains is not None:
         epoch = text[trains] or "0"
         if epoch != last.get("_epoch") or "val" in text:
