@@ -86,8 +86,7 @@ def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
             raise UsageError(f"--world-sizes {words}: write 32,64,128 or 32..1024")
     whose = f"--world-sizes {sizes[-1]}" if words else f"N={sizes[-1]}"
     if sizes[-1] > most:
-        larger = f"mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command}"
-        why = f"{FARTHEST} times the largest measured; measure a larger one: {larger}"
+        why = f"{FARTHEST} times the largest run; measure mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command}"
         raise UsageError(f"{whose}: more than {most}, {why if case.measured else 'the largest published'}")
     if sizes[-1] > case.devices_per_node and not apart:
         nodes = f"nodes of {case.devices_per_node} devices"

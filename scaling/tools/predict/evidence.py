@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -139,8 +138,7 @@ def _chosen(rows: Sequence[Row], asked: Asked) -> list[Row]:
 
     found = max(curves.values(), key=standing)
     if (work := found[0].workload).is_strong:
-        weak = re.sub(r"--batch-size .*", "--batch-rule weak --batch-size B", _command(found[0]))
-        again = "give the script a batch for each device" if work.script else weak
+        again = "give the script a batch per device" if work.script else f"{_command(found[0])} --batch-rule weak"
         raise UsageError(f"RUN: its batch rule is {work.batch_rule}, but only weak is predicted: {again}")
     return found
 
